@@ -1,0 +1,276 @@
+"""The contracts of the rooms: every part is a frozen value with pure methods; only `bind` touches the shared model.
+
+`Layout` is what messages are checked against and sized by: name -> (dtype, shape), with torch's dtype names.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from cotune.core.change import Change, Commit, Contribution, Server
+from cotune.core.errors import CotuneError
+from cotune.core.journal import Journal
+from cotune.core.message import Parts
+from cotune.core.part import Part
+from cotune.core.seeds import Seeds
+from cotune.core.spec import Scope, Share, Spec
+from cotune.core.state import Personal, Private, Theta
+from cotune.core.view import NamedTensors, Objective, Step, View
+
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+Layouts = Mapping[str, Layout]
+
+
+class Backbone(Protocol):
+    """A loaded backbone: a frozen model, and what is known about it."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The shared model; nothing in it requires a gradient."""
+        ...
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """Parameter names of the task head: those that no pretraining has seen."""
+        ...
+
+
+class Trainable(Part):
+    """What trains: finds or adds tensors in a backbone and says which of them travel."""
+
+    @abstractmethod
+    def attach(self, backbone: Backbone, seed: int, share: Share) -> tuple[Theta, Personal, Spec]:
+        """The start of training: what travels, what stays, and the table of both; a function of the seed alone."""
+
+    def scope(self, spec: Spec, round_: int) -> Scope:
+        """Names that train, go up, come down in a round; by default everything that is shared travels."""
+        del round_
+        return Scope(train=spec.names, up=spec.shared, down=spec.shared)
+
+    def fit(self, theta: Theta, spec: Spec) -> Theta:
+        """`theta` as a client of another rank holds it."""
+        del spec
+        return theta
+
+
+class ClientPart(Part):
+    """A part that runs on the client; the hooks are optional and return the view they were given, or its successor."""
+
+    def begin(self, view: View, objective: Objective) -> View:
+        """Before the first step."""
+        del objective
+        return view
+
+    def observe(self, before: View, after: View, gradient: NamedTensors | None) -> View:
+        """After each step."""
+        del before, gradient
+        return after
+
+    def end(self, view: View) -> View:
+        """After the last step."""
+        return view
+
+    def outbox(self, spec: Spec, scope: Scope) -> Layout:
+        """The layout of what this part sends beside theta."""
+        del spec, scope
+        return {}
+
+
+class Optimizer(ClientPart):
+    """Moves the trained tensors of a view; holds only its own numbers."""
+
+    @abstractmethod
+    def init(self, view: View) -> Any:
+        """The state before the first step of a round."""
+
+    @abstractmethod
+    def step(self, view: View, state: Any, objective: Objective) -> Step:
+        """One step; inputs are left as they are."""
+
+
+class Penalty(ClientPart):
+    """A term of the client's objective."""
+
+    @abstractmethod
+    def __call__(self, tensors: NamedTensors, view: View) -> Tensor:
+        """The penalty at `tensors`, 0-dim and differentiable."""
+
+
+class Personalize(ClientPart):
+    """How a client makes the global theta its own."""
+
+    @abstractmethod
+    def view(self, theta: Theta, private: Private) -> Theta:
+        """The theta that this client is evaluated with."""
+
+
+class Uplink(Part):
+    """How a client's training is sent."""
+
+    @abstractmethod
+    def pack(self, view: View, traces: Sequence[object]) -> Parts:
+        """The message parts of what a client arrived at."""
+
+    @abstractmethod
+    def open(self, parts: Parts, anchor: Theta) -> Change:
+        """The change that the parts stand for, given the theta that training started from."""
+
+    @abstractmethod
+    def layout(self, spec: Spec, scope: Scope, steps: int) -> Layouts:
+        """Which parts `pack` makes: their names, dtypes and shapes."""
+
+
+class Downlink(Part):
+    """How theta comes down to a client that holds an older one; version 0 is the start, which all can derive."""
+
+    holds: ClassVar[bool] = False  # whether a client keeps theta for the next message to build on
+
+    @abstractmethod
+    def pack(self, theta: Theta, scope: Scope, journal: Journal, held: int) -> Parts:
+        """The message parts that bring version `held` to `theta`."""
+
+    @abstractmethod
+    def open(self, parts: Parts, held: Theta) -> Theta:
+        """The theta that the parts stand for, on top of the one held."""
+
+    @abstractmethod
+    def layout(self, spec: Spec, scope: Scope, changed: Sequence[Sequence[str]]) -> Layouts:
+        """Which parts `pack` makes, given the names that changed in each round since the one held."""
+
+
+class Aggregator(Part):
+    """A fold over accepted replies: memory does not grow with the number of clients."""
+
+    @abstractmethod
+    def init(self, theta: Theta, server: Server) -> Any:
+        """The empty fold of a round that started from `theta`."""
+
+    @abstractmethod
+    def add(self, fold: Any, contribution: Contribution) -> Any:
+        """The fold with one more client; the server calls it in the order of the client ids."""
+
+    @abstractmethod
+    def finish(self, fold: Any) -> Commit:
+        """What the round has come to."""
+
+    def broadcast(self, spec: Spec) -> Layout:
+        """The layout of what comes down beside theta."""
+        del spec
+        return {}
+
+
+Row = Mapping[str, Any]
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A client's rows: to train on, and held back to score on."""
+
+    train: Sequence[Row]
+    held: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A task's data, divided.
+
+    Attributes:
+        clients: id -> rows; a client may be empty.
+        test: rows that no client holds.
+        head: the kind of model head that the task needs: 'classification' or 'causal'.
+        labels: class names, in the order of their numbers; empty where there are none.
+        chance: metric -> what guessing scores.
+        facts: counts worth reporting: rows read, skipped by reason, per-client label counts.
+    """
+
+    clients: Mapping[str, Split]
+    test: Sequence[Row]
+    head: str
+    labels: tuple[str, ...]
+    chance: Mapping[str, float]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows as token ids, and how many were cut to fit."""
+
+    examples: Sequence[Mapping[str, Any]]
+    truncated: int = 0
+
+
+class Task(Part):
+    """Versioned data and how a model is trained and scored on it."""
+
+    version: ClassVar[int]
+    metrics: ClassVar[tuple[str, ...]]  # what `scores` returns for each row, 'loss' among them
+
+    @abstractmethod
+    def load(self, seeds: Seeds) -> Corpus:
+        """The data, divided among the clients; a function of the data seed alone."""
+
+    @abstractmethod
+    def encode(self, rows: Sequence[Row], tokenizer: Any, limit: int) -> Encoded:
+        """Rows as token ids, at most `limit` each."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Mapping[str, Any]], tokenizer: Any) -> Batch:
+        """Examples as one padded batch."""
+
+    @abstractmethod
+    def losses(self, model: Callable[..., Any], batch: Batch) -> Tensor:
+        """Training losses (rows,), float32."""
+
+    @abstractmethod
+    def scores(self, model: Callable[..., Any], batch: Batch) -> Mapping[str, Tensor]:
+        """Metric -> (rows,) float32; a mean over rows is the metric."""
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What an engine tells the server about a client before any round."""
+
+    id: str
+    rows: int
+    held: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an exchange ended.
+
+    Attributes:
+        ok: clients whose reply came in time.
+        failed: client -> why no reply came; the first cause, never just a timeout.
+    """
+
+    ok: tuple[str, ...] = ()
+    failed: Mapping[str, CotuneError] = field(default_factory=dict)
+
+
+OnReply = Callable[[str, "bytes | CotuneError"], None]
+
+
+class Engine(Protocol):
+    """Carries bytes to clients and back; knows nothing of what they mean."""
+
+    def clients(self) -> Sequence[ClientInfo]:
+        """Everyone who can be asked."""
+        ...
+
+    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
+        """Send each client its message and hand every reply, or its failure, to `on_reply` as it arrives.
+
+        Returns when all have answered or failed, or `deadline` seconds have passed, whichever is first.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release workers and models."""
+        ...
