@@ -147,6 +147,7 @@ class Server:
         round: counts from 1.
         population: how many clients there are, in or out of the cohort.
         spec: the server's table.
+        up: the theta names that go up in this round.
         state: what its last commit kept.
         aux: what its last commit broadcast.
     """
@@ -154,5 +155,6 @@ class Server:
     round: int
     population: int
     spec: Spec
+    up: tuple[str, ...]
     state: Mapping[str, Tensor] = field(default_factory=dict)
     aux: Mapping[str, Tensor] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from cotune.core.change import Change, Commit, Contribution, Server
 from cotune.core.errors import CotuneError
 from cotune.core.journal import Journal
 from cotune.core.message import Parts
-from cotune.core.part import Part
+from cotune.core.part import Capability, Part
 from cotune.core.seeds import Seeds
 from cotune.core.spec import Scope, Share, Spec
 from cotune.core.state import Personal, Private, Theta
@@ -26,8 +26,8 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 Layouts = Mapping[str, Layout]
 
 
-class Backbone(Protocol):
-    """A loaded backbone: a frozen model, and what is known about it."""
+class Attachable(Protocol):
+    """What a trainable needs of a backbone; shapes are enough."""
 
     @property
     def model(self) -> nn.Module:
@@ -39,12 +39,41 @@ class Backbone(Protocol):
         """Parameter names of the task head: those that no pretraining has seen."""
         ...
 
+    @property
+    def gives(self) -> frozenset[Capability]:
+        """What the backbone offers to parts."""
+        ...
+
+
+class Backbone(Attachable, Protocol):
+    """A loaded backbone: a frozen model, and what is known about it."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that belongs to the model."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """How many tokens of a row fit."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where the model is."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the frozen weights and their configuration."""
+        ...
+
 
 class Trainable(Part):
     """What trains: finds or adds tensors in a backbone and says which of them travel."""
 
     @abstractmethod
-    def attach(self, backbone: Backbone, seed: int, share: Share) -> tuple[Theta, Personal, Spec]:
+    def attach(self, backbone: Attachable, seed: int, share: Share) -> tuple[Theta, Personal, Spec]:
         """The start of training: what travels, what stays, and the table of both; a function of the seed alone."""
 
     def scope(self, spec: Spec, round_: int) -> Scope:
@@ -161,6 +190,11 @@ class Aggregator(Part):
     def broadcast(self, spec: Spec) -> Layout:
         """The layout of what comes down beside theta."""
         del spec
+        return {}
+
+    def increment(self, specs: Sequence[Spec]) -> Layout:
+        """The layout of what a round adds to the backbone, `module/B` and `module/A`, given its clients' tables."""
+        del specs
         return {}
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from cotune.core.errors import Code, CotuneError, nearest
+from cotune.core.explain import explain
 
 
 class Capability(StrEnum):
@@ -77,7 +78,11 @@ def resolve(room: str, kinds: Mapping[str, type[P]], value: object) -> object:
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
         raise CotuneError(Code.CONFIG, "a part needs a kind", where=room, expected=f"one of {', '.join(sorted(kinds))}")
     fields = {name: field for name, field in value.items() if name != "kind"}
-    return find(room, kinds, value["kind"]).model_validate(fields)
+    part = find(room, kinds, value["kind"])
+    try:
+        return part.model_validate(fields)
+    except ValidationError as error:
+        raise explain(error, part, room) from error
 
 
 def find(room: str, kinds: Mapping[str, type[P]], kind: str) -> type[P]:

@@ -52,7 +52,7 @@ class RoundRecord(BaseModel):
     """One line of rounds.jsonl.
 
     Attributes:
-        round: counts from 1; round 0 is the evaluation before training.
+        round: counts from 1.
         abandoned: why nothing was committed, or None.
         weights: accepted client -> its normalised weight in the mean.
         global_metrics: of the aggregated model on rows that no client holds.
@@ -60,6 +60,7 @@ class RoundRecord(BaseModel):
         diagnostics: named numbers about the round.
         uplink_bytes: of training replies, framing included.
         downlink_bytes: of training requests, framing included.
+        train_loss: mean over accepted clients of the loss at their last step.
         evaluation_bytes: of scoring messages, both ways.
         seconds: of wall time.
         peak_bytes: the largest resident memory of the server process during the round.
@@ -96,7 +97,6 @@ class LedgerLine(BaseModel):
         purpose: 'train' or 'evaluate'.
         payload_bytes: role or part -> bytes; the sum is what papers count.
         framing_bytes: header, names and metrics.
-        dtype: of theta on the wire; '' when none travelled.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,4 +107,8 @@ class LedgerLine(BaseModel):
     purpose: str
     payload_bytes: Mapping[str, int]
     framing_bytes: int
-    dtype: str
+
+    @property
+    def total_bytes(self) -> int:
+        """Payload and framing."""
+        return sum(self.payload_bytes.values()) + self.framing_bytes

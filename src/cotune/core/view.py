@@ -76,6 +76,26 @@ class View:
         """Everything that trains in this round, shared or personal, in the spec's order."""
         return {n: self.theta[n] if n in self.theta else self.personal[n] for n in self.scope.train}
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the model that is this client's: shared and personal."""
+        return {**self.theta, **self.personal}
+
+    def to(self, device: str) -> View:
+        """The view with all its tensors on a device."""
+
+        def moved(named: NamedTensors) -> dict[str, Tensor]:
+            return {name: tensor.to(device) for name, tensor in named.items()}
+
+        return replace(
+            self,
+            theta=Theta(moved(self.theta)),
+            personal=Personal(moved(self.personal)),
+            private={kind: Private(moved(private)) for kind, private in self.private.items()},
+            anchor=Theta(moved(self.anchor)),
+            aux=moved(self.aux),
+        )
+
     def moved(self, tensors: NamedTensors) -> View:
         """The view after a step that arrived at `tensors`."""
         return replace(

@@ -1,0 +1,115 @@
+"""The server's state and journal as bytes: what a checkpoint holds, and how it comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from cotune.core.change import Base
+from cotune.core.errors import Code, CotuneError
+from cotune.core.journal import Increment
+from cotune.core.state import Theta
+from cotune.server import Played, State
+from cotune.store import write_atomic
+
+VERSION = 1
+_SERVER_PARTS = ("server", "aux", "base")
+
+
+def pack(played: Played, facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """A played round as the files of its checkpoint; the record and ledger lines come along, so that none is lost."""
+    state = played.state
+    named: dict[str, Mapping[str, Tensor]] = {"server": state.server, "aux": state.aux, "base": state.base.tensors()}
+    server = {f"{part}/{n}": t.contiguous() for part, tensors in named.items() for n, t in tensors.items()}
+    about = {
+        "version": VERSION,
+        "round": state.round,
+        "accepted": dict(state.accepted),
+        "abandoned": state.abandoned,
+        "record": played.record.model_dump(mode="json"),
+        "ledger": [line.model_dump(mode="json") for line in played.ledger],
+        "scores": {name: list(values) for name, values in played.rows.items()},
+        **facts,
+    }
+    return {
+        "theta.safetensors": safetensors.torch.save({n: t.contiguous() for n, t in state.theta.items()}),
+        "server.safetensors": safetensors.torch.save(server),
+        "state.json": json.dumps(about).encode(),
+    }
+
+
+def unpack(files: Mapping[str, bytes]) -> tuple[State, dict[str, Any]]:
+    """The state behind a checkpoint's files, and what else was written beside it.
+
+    Raises:
+        CotuneError: E_VERSION for a checkpoint of a newer cotune, E_CKPT when a file is missing.
+    """
+    try:
+        about = json.loads(files["state.json"])
+        if about["version"] > VERSION:
+            raise CotuneError(
+                Code.VERSION, "checkpoint of a newer cotune", got=about["version"], expected=VERSION, fix="upgrade"
+            )
+        theta = Theta(safetensors.torch.load(files["theta.safetensors"]))
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in _SERVER_PARTS}
+        for name, tensor in safetensors.torch.load(files["server.safetensors"]).items():
+            part, _, inner = name.partition("/")
+            parts[part][inner] = tensor
+    except (KeyError, ValueError) as error:
+        raise CotuneError(Code.CHECKPOINT, "checkpoint cannot be read", got=type(error).__name__) from error
+    state = State(
+        round=about["round"],
+        theta=theta,
+        server=parts["server"],
+        aux=parts["aux"],
+        base=Base.from_tensors(parts["base"]),
+        accepted=about["accepted"],
+        abandoned=about["abandoned"],
+    )
+    return state, about
+
+
+class FileJournal:
+    """journal/increment-00007.safetensors: one file a committed round."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def append(self, increment: Increment) -> None:
+        """Write a round's increment; the same round again replaces it."""
+        about = json.dumps({"round": increment.round, "names": increment.names})
+        tensors = {name: tensor.contiguous() for name, tensor in increment.base.tensors().items()}
+        tensors = tensors or {"none": torch.empty(0)}
+        path = self.folder / f"increment-{increment.round:05d}.safetensors"
+        write_atomic(path, safetensors.torch.save(tensors, {"increment": about}))
+
+    def since(self, held: int) -> Sequence[Increment]:
+        """The increments of rounds after `held`, in their order."""
+        return [self._read(path) for path in sorted(self.folder.glob("increment-*")) if self._round(path) > held]
+
+    def cut_after(self, round_: int) -> None:
+        """Forget increments of later rounds: their round was never committed."""
+        for path in self.folder.glob("increment-*"):
+            if self._round(path) > round_:
+                path.unlink()
+
+    @staticmethod
+    def _round(path: Path) -> int:
+        return int(path.stem.partition("-")[2])
+
+    @staticmethod
+    def _read(path: Path) -> Increment:
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                about = json.loads(file.metadata()["increment"])
+                tensors = {name: file.get_tensor(name) for name in file.keys() if name != "none"}  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            raise CotuneError(Code.CHECKPOINT, "journal cannot be read", where=path.name) from error
+        return Increment(about["round"], tuple(about["names"]), Base.from_tensors(tensors))

@@ -1,0 +1,80 @@
+"""Replies in the order of their clients, whatever the order in which they arrive."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cotune.core.errors import Code, CotuneError
+
+HELD_IN_MEMORY = 3
+WAITING = ".reply-"  # how the files of waiting replies begin
+
+
+class Inbox:
+    """Replies in the order of their clients: one ahead of its turn waits as bytes, on disk past three.
+
+    Attributes:
+        accepted: clients whose reply passed `take`.
+        dropped: client -> why not.
+        notes: second replies that were refused.
+    """
+
+    def __init__(self, clients: Sequence[str], take: Callable[[str, bytes], None], spill: Path | None) -> None:
+        self.accepted: list[str] = []
+        self.dropped: dict[str, CotuneError] = {}
+        self.notes: list[CotuneError] = []
+        self._waiting: dict[str, bytes | Path] = {}
+        self._open = list(clients)  # sorted; those whose turn has not come
+        self._take = take
+        self._spill = spill
+
+    def put(self, client: str, reply: bytes | CotuneError) -> None:
+        """Take in a reply or a failure; the first answer of a client counts, a second one is noted as E_DUP."""
+        if client not in self._open or client in self._waiting or client in self.dropped:
+            self.notes.append(CotuneError(Code.DUPLICATE, "a second reply was refused", where=f"client {client}"))
+            return
+        if isinstance(reply, CotuneError):
+            self.dropped[client] = reply
+        elif len(self._waiting) >= HELD_IN_MEMORY and client != self._open[0]:
+            self._waiting[client] = self._to_disk(reply)
+        else:
+            self._waiting[client] = reply
+        self._drain()
+
+    def close(self, reason: CotuneError) -> None:
+        """Nobody else will answer; whoever has not is dropped for `reason`."""
+        for client in list(self._open):
+            if client not in self._waiting and client not in self.dropped:
+                self.put(client, reason)
+
+    def _drain(self) -> None:
+        while self._open and (self._open[0] in self._waiting or self._open[0] in self.dropped):
+            client = self._open.pop(0)
+            if client in self.dropped:
+                continue
+            reply = self._waiting.pop(client)
+            try:
+                self._take(client, reply if isinstance(reply, bytes) else self._from_disk(reply))
+                self.accepted.append(client)
+            except CotuneError as error:
+                self.dropped[client] = error
+
+    def _to_disk(self, reply: bytes) -> Path:
+        with tempfile.NamedTemporaryFile(dir=self._spill, prefix=WAITING, delete=False) as file:
+            file.write(reply)
+            return Path(file.name)
+
+    @staticmethod
+    def _from_disk(path: Path) -> bytes:
+        data = path.read_bytes()
+        path.unlink()
+        return data
+
+    def by_code(self) -> dict[str, tuple[str, ...]]:
+        """Code -> the clients dropped for it."""
+        codes: dict[str, list[str]] = {}
+        for client, error in sorted(self.dropped.items()):
+            codes.setdefault(error.code.value, []).append(client)
+        return {code: tuple(clients) for code, clients in codes.items()}

@@ -1,0 +1,101 @@
+"""A method is a value: a composition of parts. Papers and baselines differ in nothing else.
+
+Method(trainable, budget, penalties, optimizer, personalize, uplink, downlink, aggregator, share)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_validator
+
+from cotune import aggregate, optim, penalty, personalize, trainable, wire
+from cotune.core.contracts import (
+    Aggregator,
+    ClientPart,
+    Downlink,
+    Optimizer,
+    Penalty,
+    Personalize,
+    Trainable,
+    Uplink,
+)
+from cotune.core.part import OF_THE_BACKBONE, Capability, Part, check_fit, resolve
+from cotune.core.spec import Role, Scope, Spec
+from cotune.core.view import Budget
+
+# Every room of a method, by the name that its TOML table has.
+ROOMS: Mapping[str, Mapping[str, type[Part]]] = {
+    "trainable": trainable.KINDS,
+    "penalty": penalty.KINDS,
+    "optimizer": optim.KINDS,
+    "personalize": personalize.KINDS,
+    "uplink": wire.UPLINKS,
+    "downlink": wire.DOWNLINKS,
+    "aggregator": aggregate.KINDS,
+}
+
+
+def _of(room: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: resolve(room, ROOMS[room], value))
+
+
+class Method(BaseModel):
+    """A frozen composition of parts; equal parts make equal methods.
+
+    Raises:
+        CotuneError: E_CONFIG for an unknown kind, E_CONFLICT when parts do not fit, in words.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trainable: Annotated[SerializeAsAny[Trainable], _of("trainable")]
+    budget: Budget
+    optimizer: Annotated[SerializeAsAny[Optimizer], _of("optimizer")]
+    penalties: tuple[Annotated[SerializeAsAny[Penalty], _of("penalty")], ...] = ()
+    personalize: Annotated[SerializeAsAny[Personalize] | None, _of("personalize")] = None
+    uplink: Annotated[SerializeAsAny[Uplink], _of("uplink")] = wire.TensorsUplink()
+    downlink: Annotated[SerializeAsAny[Downlink], _of("downlink")] = wire.FullDownlink()
+    aggregator: Annotated[SerializeAsAny[Aggregator], _of("aggregator")] = aggregate.Mean()
+    share: Annotated[str | tuple[Role, ...], Field(description="all, none, or roles")] = "all"
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Method:
+        if isinstance(self.share, str) and self.share not in ("all", "none"):
+            raise ValueError(f"share is '{self.share}'; expected 'all', 'none', or a list of roles")
+        given = set(OF_THE_BACKBONE)
+        if self.share != "none":
+            given.add(Capability.ANCHOR)
+        check_fit(self.parts, given)
+        return self
+
+    @property
+    def parts(self) -> list[tuple[str, Part]]:
+        """(where, part) of every part."""
+        rows: list[tuple[str, Part]] = [("trainable", self.trainable), ("optimizer", self.optimizer)]
+        rows += [(f"penalty {part.kind}", part) for part in self.penalties]
+        rows += [("personalize", self.personalize)] if self.personalize else []
+        return [*rows, ("uplink", self.uplink), ("downlink", self.downlink), ("aggregator", self.aggregator)]
+
+    @property
+    def client_parts(self) -> tuple[ClientPart, ...]:
+        """The parts whose hooks a client calls, in order."""
+        first = (self.personalize,) if self.personalize else ()
+        return (*first, *self.penalties, self.optimizer)
+
+    def sent(self, spec: Spec, round_: int, rows: int) -> dict[str, Any]:
+        """The layouts of a client's reply in a round; what limits and predicted bytes derive from."""
+        scope = self.trainable.scope(spec, round_)
+        outbox: dict[str, Any] = {}
+        for part in self.client_parts:
+            outbox |= part.outbox(spec, scope)
+        layouts = dict(self.uplink.layout(spec, scope, self.budget.count(rows)))
+        return layouts | ({"aux": outbox} if outbox else {})
+
+    def received(self, spec: Spec, round_: int, held: int) -> dict[str, Any]:
+        """The layouts of the message that starts a round for a client that holds version `held`."""
+        scopes: list[Scope] = [self.trainable.scope(spec, past) for past in range(held + 1, round_)]
+        layouts = dict(self.downlink.layout(spec, self.trainable.scope(spec, round_), [scope.up for scope in scopes]))
+        aux = self.aggregator.broadcast(spec)
+        return layouts | ({"aux": aux} if aux else {})

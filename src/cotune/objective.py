@@ -1,0 +1,96 @@
+"""How rows meet the model: the objective of a step, the order of batches, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cotune.backbone.bind import Bound
+from cotune.core.contracts import Batch, Penalty, Task
+from cotune.core.seeds import Purpose, derive, torch_generator
+from cotune.core.view import Budget, NamedTensors, View
+from cotune.setup import Setup
+
+SCORE_BATCH = 32
+Examples = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StepObjective:
+    """Task losses of one step's rows plus Σ penalties, as a function of the trained tensors."""
+
+    bound: Bound
+    task: Task
+    penalties: tuple[Penalty, ...]
+    view: View
+    batches: tuple[Batch, ...]
+
+    def __call__(self, tensors: NamedTensors) -> Tensor:
+        """Losses (rows,), float32; the penalties are in each of them, so that their mean is the objective."""
+        model = partial(self.bound, tensors)
+        losses = torch.cat([self.task.losses(model, batch) for batch in self.batches])
+        for penalty in self.penalties:
+            losses = losses + penalty(tensors, self.view)
+        return losses
+
+    def microbatches(self) -> Iterator[StepObjective]:
+        """One objective a batch."""
+        return (replace(self, batches=(batch,)) for batch in self.batches)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the step has."""
+        return sum(_rows(batch) for batch in self.batches)
+
+
+def _rows(batch: Batch) -> int:
+    return next(iter(batch.values())).shape[0]
+
+
+def batch_order(view: View, rows: int, budget: Budget) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """For each step, the row numbers of its batches: whole passes in a derived order, the last short batch kept."""
+
+    def stream() -> Iterator[tuple[int, ...]]:
+        epoch = 0
+        while True:
+            generator = torch_generator(derive(view.seed(Purpose.BATCHES), epoch))
+            order = torch.randperm(rows, generator=generator).tolist()
+            for start in range(0, rows, budget.batch):
+                yield tuple(order[start : start + budget.batch])
+            epoch += 1
+
+    batches = stream()
+    for _ in range(budget.count(rows)):
+        yield tuple(next(batches) for _ in range(budget.accumulate))
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    """The batch where the model is."""
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def score(bound: Bound, tensors: NamedTensors, setup: Setup, examples: Examples) -> dict[str, Tensor]:
+    """Metric -> (rows,) float32 in the order of `examples`, without gradients.
+
+    Rows of like length share a batch, which saves padding and changes no score.
+    """
+    task, backbone = setup.task, setup.backbone
+    order = sorted(range(len(examples)), key=lambda i: len(examples[i]["input_ids"]))
+    scores = {name: torch.zeros(len(examples)) for name in task.metrics}
+    with torch.no_grad():
+        for start in range(0, len(order), SCORE_BATCH):
+            chosen = order[start : start + SCORE_BATCH]
+            batch = to_device(task.collate([examples[i] for i in chosen], backbone.tokenizer), backbone.device)
+            for name, values in task.scores(partial(bound, tensors), batch).items():
+                scores[name][chosen] = values.float().cpu()
+    return scores
+
+
+def mean_scores(scores: Mapping[str, Tensor]) -> tuple[float, ...]:
+    """The mean of each metric, NaN where there are no rows."""
+    return tuple(float(values.double().mean()) for values in scores.values())

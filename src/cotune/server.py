@@ -1,0 +1,337 @@
+"""What the server has: its state between rounds, the checks a reply must pass, and the fold in the order of clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cotune import forecast, wire
+from cotune.backbone.bind import bind
+from cotune.client import client_digest
+from cotune.core.change import Base, Commit, Contribution, Server, origin
+from cotune.core.contracts import ClientInfo, Engine, Layouts
+from cotune.core.errors import Code, CotuneError
+from cotune.core.events import Watch
+from cotune.core.inbox import Inbox
+from cotune.core.journal import Journal
+from cotune.core.message import NEVER, Envelope, Header, Kind
+from cotune.core.record import ClientMetric, LedgerLine, Metric, RoundRecord
+from cotune.core.spec import Scope
+from cotune.core.state import Theta
+from cotune.diagnose import client_metric, ledger_line, mean_interval
+from cotune.forecast import TRAIN_METRICS
+from cotune.objective import score
+from cotune.setup import Setup
+
+
+@dataclass(frozen=True)
+class State:
+    """The server between rounds: all that a checkpoint holds.
+
+    Attributes:
+        round: the last one played; 0 before the first.
+        theta: what was committed.
+        server: the aggregator's own numbers.
+        aux: what is broadcast beside theta.
+        base: everything added to the backbone so far.
+        accepted: client -> the last round in which its reply counted.
+        abandoned: how many rounds in a row came to nothing.
+    """
+
+    round: int
+    theta: Theta
+    server: Mapping[str, Tensor] = field(default_factory=dict)
+    aux: Mapping[str, Tensor] = field(default_factory=dict)
+    base: Base = field(default_factory=Base)
+    accepted: Mapping[str, int] = field(default_factory=dict)
+    abandoned: int = 0
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a round leaves: the next state, its record, a line for every message, and the score of every test row."""
+
+    state: State
+    record: RoundRecord
+    ledger: Sequence[LedgerLine]
+    rows: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the server works with: the setup, the clients it may ask, its journal, and where waiting replies go."""
+
+    setup: Setup
+    clients: Mapping[str, ClientInfo]
+    journal: Journal
+    spill: Path | None = None
+
+    def opening(self) -> State:
+        """The state before the first round."""
+        aux = {
+            name: torch.zeros(shape)
+            for name, (_, shape) in self.setup.method.aggregator.broadcast(self.setup.spec).items()
+        }
+        return State(0, self.setup.start, aux=aux)
+
+    def scope(self, round_: int) -> Scope:
+        """Names that train, go up, come down."""
+        return self.setup.method.trainable.scope(self.setup.spec, round_)
+
+    def brief(self, state: State, client: str, kind: Kind, accepted: int) -> Envelope:
+        """The message that brings a client to `state` and asks it to train on, or to score."""
+        method, spec = self.setup.method_of(client), self.setup.spec_of(client)
+        round_ = state.round + 1
+        held = max(accepted - 1, 0)
+        theta = method.trainable.fit(state.theta, spec)
+        parts: dict[str, Mapping[str, Tensor]] = dict(
+            method.downlink.pack(theta, method.trainable.scope(spec, round_), self.journal, held)
+        )
+        if state.aux:
+            parts["aux"] = dict(method.trainable.fit(Theta(state.aux), spec))
+        if state.base:
+            added = [increment.base for increment in self.journal.since(held)]
+            parts["base"] = {f"{i:05d}/{n}": t for i, base in enumerate(added) for n, t in base.tensors().items()}
+        federation = self.setup.federation
+        header = Header(
+            kind=kind,
+            run=self.setup.run,
+            client=client_digest(client),
+            round=round_ if kind is Kind.TRAIN else state.round,
+            accepted=accepted,
+            spec=spec.digest,
+            base=origin(theta, state.base),
+            rows=self.clients[client].rows,
+            rate=method.budget.rate(min(round_, federation.rounds), federation.rounds),
+            deadline=federation.deadline or 0.0,
+        )
+        return Envelope(header, parts)
+
+
+def check(reply: Envelope, sent: Header, kind: Kind) -> None:
+    """Raise for the first thing about a reply that its request does not allow; its layout was checked on opening.
+
+    Raises:
+        CotuneError: E_RUN, E_ROUND, E_BASE, E_KEYS, E_COUNT or E_NONFINITE, with what was got and expected.
+    """
+    header = reply.header
+    rows = (
+        (Code.RUN, "reply of another run", header.run, sent.run),
+        (Code.RUN, "reply of another client", header.client, sent.client),
+        (Code.ROUND, "reply of another round", header.round, sent.round),
+        (Code.ROUND, "reply of another kind", header.kind.value, kind.value),
+        (Code.BASE, "reply that started from another theta", header.base[:12], sent.base[:12]),
+        (Code.KEYS, "reply of another spec", header.spec, sent.spec),
+    )
+    for code, what, got, expected in rows:
+        if got != expected:
+            raise CotuneError(code, what, got=got, expected=expected)
+    if kind is Kind.UPDATE and not 0 < header.rows <= sent.rows:
+        raise CotuneError(Code.COUNT, "reply claims impossible rows", got=header.rows, expected=f"1 to {sent.rows}")
+    for part, tensors in reply.parts.items():
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise CotuneError(Code.NONFINITE, "reply is not finite", where=f"{part}/{name}")
+
+
+class Exchange:
+    """One question to some clients: their messages, their replies in order, and what both cost.
+
+    A client that does not hold what its message builds on says so, and is asked once more from where it is.
+    """
+
+    def __init__(self, desk: Desk, state: State, kind: Kind, clients: Sequence[str], watch: Watch) -> None:
+        self.desk, self.state, self.kind, self.watch = desk, state, kind, watch
+        self.clients = list(clients)
+        self.sent: dict[str, Header] = {}
+        self.ledger: list[LedgerLine] = []
+        self._behind: dict[str, int] = {}
+
+    def run(self, engine: Engine, take: Callable[[str, bytes], None]) -> Inbox:
+        """Send, and hand every reply that can be opened to `take`, in the order of the clients."""
+        self._inbox = Inbox(self.clients, take, self.desk.spill)
+        self._send(engine, {client: self.state.accepted.get(client, NEVER) for client in self.clients})
+        if self._behind:
+            self._send(engine, {c: held if held <= self.state.round else NEVER for c, held in self._behind.items()})
+        self._inbox.close(CotuneError(Code.LATE, "no reply in time"))
+        return self._inbox
+
+    def spent(self, direction: str) -> int:
+        """Bytes sent in one direction, framing included."""
+        return sum(line.total_bytes for line in self.ledger if line.direction == direction)
+
+    def _send(self, engine: Engine, accepted: Mapping[str, int]) -> None:
+        downs = {}
+        for client, round_ in accepted.items():
+            envelope = self.desk.brief(self.state, client, self.kind, round_)
+            self.sent[client], downs[client] = envelope.header, wire.encode(envelope)
+            self._enter(client, "down", wire.layouts(envelope), len(downs[client]))
+        self.watch("sent", {"kind": self.kind.value, "clients": list(downs)})
+        federation = self.desk.setup.federation
+        engine.exchange(downs, federation.deadline, federation.quorum(len(downs)), self._receive)
+
+    def _receive(self, client: str, reply: bytes | CotuneError) -> None:
+        if isinstance(reply, bytes) and client in self.sent:
+            size = len(reply)
+            content: Layouts = {}
+            try:
+                header, content = wire.peek(
+                    reply, forecast.reply(self.desk.setup, client, self.sent[client].round, self.kind)
+                )
+                if header.kind is Kind.HELD and client not in self._behind:
+                    self._behind[client] = header.accepted
+                    self._enter(client, "up", content, size)
+                    return
+            except CotuneError as error:
+                reply = error
+            self._enter(client, "up", content, size)
+        self.watch("reply", {"client": client, "error": str(reply) if isinstance(reply, CotuneError) else None})
+        self._inbox.put(client, reply)
+
+    def _enter(self, client: str, direction: Literal["up", "down"], content: Layouts, size: int) -> None:
+        purpose: Literal["train", "evaluate"] = "train" if self.kind is Kind.TRAIN else "evaluate"
+        line = ledger_line(
+            (self.sent[client].round, client),
+            direction=direction,
+            purpose=purpose,
+            payload=wire.payload(content),
+            total=size,
+            spec=self.desk.setup.spec_of(client),
+        )
+        self.ledger.append(line)
+
+
+class Fold:
+    """The aggregator's fold of a round, client by client, and what else the replies said."""
+
+    def __init__(self, desk: Desk, state: State, sent: Mapping[str, Header]) -> None:
+        self.desk, self.state, self.sent = desk, state, sent
+        self.aggregator = desk.setup.method.aggregator
+        server = Server(
+            round=state.round + 1,
+            population=len(desk.clients),
+            spec=desk.setup.spec,
+            up=desk.scope(state.round + 1).up,
+            state=state.server,
+            aux=state.aux,
+        )
+        self.fold = self.aggregator.init(state.theta, server)
+        self.weights: dict[str, float] = {}
+        self.metrics: dict[str, dict[str, float]] = {}
+
+    def take(self, client: str, reply: bytes) -> None:
+        """Check one reply and add it; a reply that raises leaves the fold as it was."""
+        setup, sent = self.desk.setup, self.sent[client]
+        envelope = wire.decode(reply, forecast.reply(setup, client, sent.round, Kind.TRAIN))
+        check(envelope, sent, Kind.UPDATE)
+        method, spec = setup.method_of(client), setup.spec_of(client)
+        change = method.uplink.open(envelope.parts, method.trainable.fit(self.state.theta, spec))
+        weight = setup.federation.weight(envelope.header.rows)
+        self.fold = self.aggregator.add(self.fold, Contribution(client, weight, change, spec, envelope.part("aux")))
+        self.weights[client] = weight
+        self.metrics[client] = dict(zip((*TRAIN_METRICS, *setup.task.metrics), envelope.metrics, strict=True))
+
+    def finish(self) -> Commit:
+        """What the round has come to.
+
+        Raises:
+            CotuneError: E_NONFINITE when finite replies add up to something that is not.
+        """
+        commit = self.aggregator.finish(self.fold)
+        for name, tensor in commit.theta.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise CotuneError(Code.NONFINITE, "the aggregate is not finite", where=name, fix="clip the updates")
+        return commit
+
+    def normalised(self) -> dict[str, float]:
+        """Client -> its share of the mean."""
+        total = sum(self.weights.values())
+        return {client: weight / total for client, weight in self.weights.items()}
+
+    def train_loss(self) -> float | None:
+        """The mean over clients of the loss of their last step."""
+        losses = [metrics["train_loss"] for metrics in self.metrics.values() if math.isfinite(metrics["train_loss"])]
+        return sum(losses) / len(losses) if losses else None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a committed model scores.
+
+    Attributes:
+        which: the model that was scored, in words.
+        overall: metric -> mean over the test rows.
+        clients: client -> metric -> its own model beside the aggregated one, on its held-back rows.
+        rows: metric -> the score of every test row, for paired intervals.
+        ledger: the lines of the messages it took.
+    """
+
+    which: str = ""
+    overall: Mapping[str, Metric] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[str, ClientMetric]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ledger: Sequence[LedgerLine] = ()
+
+
+def evaluate(desk: Desk, state: State, engine: Engine, fold: Fold, watch: Watch) -> Scores:
+    """The scores of `state`, when due: test rows here, or through the clients where models are personal."""
+    setup = desk.setup
+    if not setup.evaluation.due(state.round, setup.federation.rounds):
+        return Scores()
+    watch("scoring", {"round": state.round, "rows": len(setup.test.examples)})
+    accepted = sorted(fold.weights) if state.abandoned == 0 else []
+    asked = sorted(c for c, info in desk.clients.items() if info.rows) if setup.evaluation.which == "all" else accepted
+    if setup.evaluation.which == "global" and setup.one_model:
+        asked = []
+    reports: dict[str, Envelope] = {}
+    exchange = Exchange(desk, state, Kind.EVALUATE, asked, watch)
+
+    def take(client: str, reply: bytes) -> None:
+        envelope = wire.decode(reply, forecast.reply(setup, client, state.round, Kind.EVALUATE))
+        check(envelope, exchange.sent[client], Kind.REPORT)
+        reports[client] = envelope
+
+    if asked:
+        exchange.run(engine, take)
+    if setup.one_model:
+        which = "global theta"
+        tensors = {name: tensor.to(setup.backbone.device) for name, tensor in state.theta.items()}
+        with bind(setup.backbone.model, tensors, setup.spec, state.base) as bound:
+            scored = {n: t.tolist() for n, t in score(bound, tensors, setup, setup.test.examples).items()}
+    else:
+        which = f"mean over the own models of {len(reports)} clients"
+        parts = [report.part("scores") for _, report in sorted(reports.items())]
+        scored = {n: torch.stack([p[n].double() for p in parts]).mean(0).tolist() for n in setup.task.metrics if parts}
+    clients = {c: _beside(setup.task.metrics, fold.metrics.get(c), report) for c, report in reports.items()}
+    overall = {name: _metric(values, setup.corpus.chance.get(name)) for name, values in scored.items() if values}
+    return Scores(which, overall, clients, scored, exchange.ledger)
+
+
+def _beside(names: Sequence[str], local: Mapping[str, float] | None, report: Envelope) -> dict[str, ClientMetric]:
+    rows, *values = report.metrics
+    own = local or {}
+    return {
+        name: client_metric(name, _number(own.get(name)), _number(value), int(rows))
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def distance(before: Theta, after: Theta) -> float:
+    """‖after − before‖ in float64: how far a round moved theta."""
+    return math.sqrt(sum(float((after[n].double() - t.double()).square().sum()) for n, t in before.items()))
+
+
+def _number(value: float | None) -> float | None:
+    """A metric that is no number is no metric."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _metric(values: Sequence[float], chance: float | None) -> Metric:
+    value, low, high = mean_interval(values)
+    return Metric(value=value, n=len(values), low=low, high=high, chance=chance)

@@ -1,0 +1,13 @@
+"""Data and how a model is trained and scored on it. One file a task, one line here."""
+
+from collections.abc import Mapping
+
+from cotune.core.contracts import Task
+from cotune.task.classify import Classify
+from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition, Sizes
+
+KINDS: Mapping[str, type[Task]] = {
+    "classify": Classify,
+}
+
+__all__ = ["KINDS", "PARTITIONS", "Classify", "Dirichlet", "Iid", "Natural", "Partition", "Sizes", "Task"]

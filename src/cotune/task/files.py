@@ -1,0 +1,193 @@
+"""Local data: one file of JSON Lines, JSON, CSV or parquet, or a folder of them in which one file is one client.
+
+JSON and CSV cells keep their text: Arrow's JSON reader takes a text that looks like a date for a date, and pandas reads
+`NA` as missing and moves columns when a row has a comma too many. A row that cannot be read is refused by its number.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cotune.core.errors import Code, CotuneError
+from cotune.task.library import parquet
+from cotune.task.rows import Table, columns_of
+
+OWNER = "client_id"
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+
+def read_path(path: Path, text: str) -> Table:
+    """The rows of a file or folder; `text` is how the user named it.
+
+    Raises:
+        CotuneError: E_DATA when it is missing, empty, of an unknown kind, or has a row that cannot be read.
+    """
+    if path.is_dir():
+        return _folder(path, text)
+    if not path.is_file():
+        raise CotuneError(Code.DATA, "no such file or folder", where=text, fix="check the path")
+    table = _file(path, text)
+    if not table.rows:
+        raise CotuneError(Code.DATA, "no rows", where=text, got="an empty file")
+    return table
+
+
+def _folder(folder: Path, text: str) -> Table:
+    visible = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    files = [entry for entry in visible if entry.suffix.lower() in READERS]
+    stems = [entry.stem for entry in files]
+    if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
+        raise CotuneError(Code.DATA, f"two files for one client '{twice}'", where=text, fix="one file is one client")
+    tables = {entry.stem: _file(entry, entry.name) for entry in files}
+    rows = [{**row, OWNER: row.get(OWNER, stem)} for stem, table in tables.items() for row in table.rows]
+    if not rows:
+        got = f"{len(files)} data files among {len(visible)} files"
+        raise CotuneError(Code.DATA, "no rows", where=text, got=got, expected=f"files of {_known()}")
+    names: dict[str, tuple[str, ...]] = {}
+    for stem, table in tables.items():
+        for column, classes in table.names.items():
+            if names.setdefault(column, classes) != classes:
+                raise CotuneError(Code.LABEL, f"files declare other classes in column '{column}'", where=stem)
+    return Table(
+        columns_of(rows),
+        rows,
+        [place for table in tables.values() for place in table.places],
+        names=names,
+        owner=OWNER,
+        facts={
+            "files": len(files),
+            "empty_files": [stem for stem, table in tables.items() if not table.rows],
+            "other_files": len(visible) - len(files),
+        },
+    )
+
+
+def _file(path: Path, name: str) -> Table:
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        got = path.suffix or "no suffix"
+        raise CotuneError(Code.DATA, "not a kind of data file", where=name, got=got, expected=_known())
+    try:
+        return reader(path, name)
+    except OSError as error:
+        raise CotuneError(Code.DATA, "cannot read", where=name, got=error.strerror or type(error).__name__) from None
+
+
+def _known() -> str:
+    return ", ".join(sorted(READERS))
+
+
+def _json_lines(path: Path, name: str) -> Table:
+    rows, places = [], []
+    for number, line in enumerate(_decoded(path, name).split("\n"), start=1):
+        if not line.strip():
+            continue
+        value, fault = _parsed(line)
+        if fault or not isinstance(value, dict):
+            _refuse("not JSON" if fault else "not a JSON object", f"{name}, line {number}")
+        rows.append(value)
+        places.append((f"{name}, line", number))
+    return Table(columns_of(rows), rows, places)
+
+
+def _json(path: Path, name: str) -> Table:
+    text = _decoded(path, name)
+    value, fault = _parsed(text)
+    if not isinstance(value, list):
+        if fault and text.lstrip().startswith("["):
+            _refuse("not JSON", f"{name}, line {fault}")
+        return _json_lines(path, name)
+    for number, row in enumerate(value, start=1):
+        if not isinstance(row, dict):
+            _refuse("not a JSON object", f"{name}, item {number}")
+    return Table(columns_of(value), value, [(f"{name}, item", number + 1) for number in range(len(value))])
+
+
+def _parsed(text: str) -> tuple[Any, int]:
+    """A JSON value and 0, or None and the line of the fault; the parser's own error would carry the text."""
+    try:
+        return json.loads(text), 0
+    except json.JSONDecodeError as error:
+        return None, error.lineno
+    except (ValueError, RecursionError):
+        return None, 1
+
+
+def _csv(path: Path, name: str) -> Table:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import csv as arrow
+
+    text = _decoded(path, name)
+    header = _header(text, name)
+    if not header:
+        return Table((), [], [])
+    data, faults = text.encode(), []
+
+    def fault(row: Any) -> str:
+        faults.append((row.number - 1, row.actual_columns))
+        return "error"
+
+    try:
+        table = arrow.read_csv(
+            io.BytesIO(data),
+            read_options=arrow.ReadOptions(use_threads=False, block_size=min(len(data) + 1, 2**31 - 1)),
+            parse_options=arrow.ParseOptions(newlines_in_values=True, invalid_row_handler=fault),
+            convert_options=arrow.ConvertOptions(
+                column_types=dict.fromkeys(header, pyarrow.string()), strings_can_be_null=False
+            ),
+        )
+    except pyarrow.ArrowException:
+        table = None
+    if table is None or table.column_names != header:
+        number, cells = faults[0] if faults else (0, 0)
+        _refuse(
+            "a row does not fit the header" if faults else "not CSV",
+            f"{name}, row {number}" if faults else name,
+            got=f"{cells} cells" if faults else None,
+            expected=f"{len(header)} cells",
+            fix="put cells with commas or line breaks in double quotes",
+        )
+    rows = table.to_pylist()
+    return Table(tuple(header), rows, [(f"{name}, row", number + 1) for number in range(len(rows))])
+
+
+def _header(text: str, name: str) -> list[str]:
+    try:
+        header = next((cells for cells in csv.reader(io.StringIO(text, newline="")) if cells), [])
+    except csv.Error:
+        header = [""] * 2
+    if len(set(header)) < len(header):
+        _refuse("not a header with distinct column names", name)
+    return header
+
+
+def _parquet(path: Path, name: str) -> Table:
+    table = parquet(path, name)
+    return replace(table, places=[(f"{name}, row", number + 1) for number in range(len(table))])
+
+
+def _decoded(path: Path, name: str) -> str:
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8").removeprefix(_BOM)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+    _refuse("not UTF-8", f"{name}, line {line}", fix="save the file as UTF-8")
+
+
+def _refuse(what: str, where: str, got: str | None = None, expected: str | None = None, fix: str = "") -> NoReturn:
+    raise CotuneError(Code.DATA, what, where=where, got=got, expected=expected, fix=fix or "mend the row or remove it")
+
+
+READERS: Mapping[str, Callable[[Path, str], Table]] = {
+    ".csv": _csv,
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,90 @@
+"""What the `datasets` library reads for us: parquet files, and data sets on a hub."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cotune.core.errors import Code, CotuneError
+from cotune.core.reference import Reference
+from cotune.task.rows import Table
+
+_SPLIT = "train"
+
+
+def parquet(path: Path, name: str) -> Table:
+    """The rows of a parquet file, converted in a temporary folder.
+
+    Raises:
+        CotuneError: E_DATA when it is no parquet file.
+    """
+    import datasets
+
+    with tempfile.TemporaryDirectory() as cache, _quiet():
+        try:
+            loaded = datasets.load_dataset(
+                "parquet", data_files=[str(path)], split=_SPLIT, cache_dir=cache, keep_in_memory=True
+            )
+            return _table(loaded, name)
+        except Exception as error:  # noqa: BLE001 - whatever its readers raise, and none of it may show a row
+            got = type(error).__name__
+    raise CotuneError(Code.DATA, "not a parquet file", where=name, got=got, fix="write it anew, or use JSON Lines")
+
+
+def hub(reference: Reference) -> Table:
+    """The training rows of a data set on the hub, through the user's own cache.
+
+    Raises:
+        CotuneError: E_DATA when it cannot be had, or has no split to train on.
+    """
+    import datasets
+
+    with _quiet():
+        try:
+            splits = datasets.load_dataset(reference.name, reference.config, revision=reference.revision)
+            if _SPLIT in splits or len(splits) == 1:
+                return _table(splits[_SPLIT if _SPLIT in splits else next(iter(splits))], reference.text)
+            what, got = f"no split '{_SPLIT}'", ", ".join(splits)
+        except Exception as error:  # noqa: BLE001 - offline, unknown, gated, a script: the type says which
+            what, got = "cannot load the data set", type(error).__name__
+    raise CotuneError(
+        Code.DATA,
+        what,
+        where=reference.text,
+        got=got,
+        fix="it needs the hub or its cache; without, name a local ./file.jsonl, pkg:rotten-tomatoes or synth:sentiment",
+    )
+
+
+def _table(dataset: Any, name: str) -> Table:
+    rows = dataset.to_list()
+    return Table(
+        tuple(dataset.column_names),
+        rows,
+        [(f"{name}, row", number + 1) for number in range(len(rows))],
+        names={column: tuple(f.names) for column, f in dataset.features.items() if hasattr(f, "names")},
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Progress bars and warnings off, and back as they were."""
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    datasets.disable_progress_bars()
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)  # what they log of a fault may quote a row
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if shown:
+            datasets.enable_progress_bars()

@@ -1,0 +1,34 @@
+"""A data reference as a table of rows, wherever the reference points."""
+
+from __future__ import annotations
+
+from cotune.core.errors import Code, CotuneError, nearest
+from cotune.core.reference import parse
+from cotune.task.files import read_path
+from cotune.task.library import hub
+from cotune.task.packaged import PACKAGED
+from cotune.task.rows import Table
+from cotune.task.synth import SYNTHETIC
+
+__all__ = ["Table", "read"]
+
+
+def read(text: str) -> Table:
+    """The rows that a reference names: a local file or folder, `pkg:`, `synth:`, or a hub id.
+
+    Raises:
+        CotuneError: E_CONFIG for a text that is no reference, E_DATA for data that cannot be had or read.
+    """
+    reference = parse(text)
+    match reference.scheme:
+        case "path":
+            return read_path(reference.path, text)
+        case "hub":
+            return hub(reference)
+        case "pkg" if reference.name in PACKAGED:
+            return PACKAGED[reference.name]()
+        case "synth" if reference.name in SYNTHETIC:
+            return SYNTHETIC[reference.name](reference)
+    known = [f"pkg:{name}" for name in PACKAGED] + [f"synth:{name}" for name in SYNTHETIC]
+    fix = f"{nearest(f'{reference.scheme}:{reference.name}', known)}, ./file.jsonl, or a hub id ORG/NAME"
+    raise CotuneError(Code.DATA, "no such data set", where="data", got=text, fix=fix)

@@ -1,0 +1,14 @@
+"""What trains. One file a trainable, one line here."""
+
+from collections.abc import Mapping
+
+from cotune.core.contracts import Trainable
+from cotune.trainable.full import Full
+from cotune.trainable.lora import LoRA
+
+KINDS: Mapping[str, type[Trainable]] = {
+    "full": Full,
+    "lora": LoRA,
+}
+
+__all__ = ["KINDS", "Full", "LoRA", "Trainable"]
