@@ -26,10 +26,21 @@ from cotune.task import Classify
 
 TASK = Classify(data="synth:sentiment")
 PAD, BOS, EOS = 0, 1, 2
-TEXTS = ["plain", "😀 emoji", "שלום עולם", "lone \ud800 surrogate", "a\0b", "é" * 50, "x", "<eos>", "ends in <eos>"]
+TEXTS = [
+    "plain",
+    "😀 emoji",
+    "שלום עולם",
+    "lone \ud800 surrogate",
+    "a\0b",
+    "é" * 50,
+    "x",
+    "<eos>",
+    "ends in <eos>",
+    "has <eos> in it",
+]
 
 
-def tokenizer(template: str = "", pad: str | None = "<pad>") -> PreTrainedTokenizerFast:
+def tokenizer(template: str = "", pad: str | None = "<pad>") -> Any:
     special = {"<pad>": PAD, "<bos>": BOS, "<eos>": EOS}
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={**special, **{c: i + 3 for i, c in enumerate(letters)}}, merges=[]))
@@ -37,7 +48,8 @@ def tokenizer(template: str = "", pad: str | None = "<pad>") -> PreTrainedTokeni
     backend.decoder = decoders.ByteLevel()
     if template:
         backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(special.items()))
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>", pad_token=pad)
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>", pad_token=pad)
 
 
 def rows(*texts: str) -> list[Row]:
@@ -49,17 +61,18 @@ def model(name: str, pad: int) -> Any:
     shared: dict[str, Any] = {"vocab_size": 259, "num_labels": 3, "pad_token_id": pad, "eos_token_id": EOS}
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     long: dict[str, Any] = {"max_position_embeddings": 160}
+    made: Any
     match name:
         case "bert":
-            made: Any = BertForSequenceClassification(BertConfig(**shared, **sizes, **long, intermediate_size=32))
+            made = BertForSequenceClassification(BertConfig(**shared, **sizes, **long, intermediate_size=32))
         case "llama":
-            made = LlamaForSequenceClassification(LlamaConfig(**shared, **sizes, **long, intermediate_size=32))
+            llama: Any = LlamaForSequenceClassification
+            made = llama(LlamaConfig(**shared, **sizes, **long, intermediate_size=32))
         case "gpt2":
             made = GPT2ForSequenceClassification(GPT2Config(**shared, n_embd=16, n_layer=2, n_head=2, n_positions=160))
         case _:
-            made = OPTForSequenceClassification(
-                OPTConfig(**shared, **sizes, **long, ffn_dim=32, word_embed_proj_dim=16)
-            )
+            config = OPTConfig(**shared, **sizes, **long, ffn_dim=32, word_embed_proj_dim=16)
+            made = OPTForSequenceClassification(config)
     return made.eval()
 
 

@@ -22,7 +22,7 @@ def oracle(text: object) -> int:
 
 def accuracy(table_text: str) -> float:
     rows = read(table_text).rows
-    right = [oracle(row["text"]) == row["label"] for row in rows]
+    right = [bool(oracle(row["text"]) == row["label"]) for row in rows]
     return sum(right) / len(right)
 
 

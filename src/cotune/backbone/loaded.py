@@ -27,15 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 # What a saved config says about its file, its task and its run rather than about what the weights compute.
-_BESIDE: tuple[str, ...] = (
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "use_cache",
-)
-_BESIDE += ("id2label", "label2id", "num_labels", "problem_type")
+_ABOUT_THE_FILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
+_BESIDE = frozenset((*_ABOUT_THE_FILE, "id2label", "label2id", "num_labels", "problem_type"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +54,6 @@ class Loaded:
     tokenizer_digest: str
     gives: frozenset[Capability]
     limit: int
-
-    @property
-    def device(self) -> str:
-        """Where the model is."""
-        return self.config.device
 
     @property
     def device(self) -> str:

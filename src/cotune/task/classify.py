@@ -64,6 +64,8 @@ class Classify(Task):
     def load(self, seeds: Seeds) -> Corpus:
         """The data, divided among the clients; a function of the data seed alone.
 
+        A row has `text`, `label` (its class number) and `place` (where it was read, for errors).
+
         Raises:
             CotuneError: E_DATA for data that cannot be read, is empty or cannot be divided as asked; E_LABEL for a
                 label that is none of the classes.
@@ -114,6 +116,7 @@ class Classify(Task):
                 "skipped": {**table.skipped, **skipped},
                 "used": len(used),
                 "partition": partition.model_dump(mode="json"),
+                "empty_clients": [name for name, s in clients.items() if not s.train and not s.held],
                 "sizes": {name: {"train": len(s.train), "held": len(s.held)} for name, s in clients.items()},
                 "labels": {name: label_counts([*s.train, *s.held], len(names)) for name, s in clients.items()},
                 "test": {"rows": len(test), "unused": len(out) - len(test), "labels": label_counts(test, len(names))},

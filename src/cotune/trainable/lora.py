@@ -99,9 +99,9 @@ class LoRA(Trainable):
                 Code.CONFIG, "no layer to adapt", where="trainable.targets", got=str(error).split(". ")[0]
             ) from error
         model.requires_grad_(requires_grad=False)
-        model.eval()
         layers = [name for name, module in model.named_modules() if isinstance(module, LoraLayer)]
-        return {name: model.get_submodule(name) for name in layers}
+        # Only the new layers: `model.eval()` would undo gradient checkpointing, which asks a layer whether it trains.
+        return {name: model.get_submodule(name).eval() for name in layers}
 
 
 def _start(parameter: Tensor, role: Role, seed: int) -> Tensor:

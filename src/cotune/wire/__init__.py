@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from cotune.core.contracts import Downlink, Uplink
 from cotune.core.message import Envelope, Limits
 from cotune.wire.downlink import ChangedDownlink, FullDownlink
-from cotune.wire.envelope import decode, encode, layouts, payload, peek, size
+from cotune.wire.envelope import decode, dtype_name, encode, layouts, payload, peek, size
 from cotune.wire.tensors import TensorsUplink
 
 UPLINKS: Mapping[str, type[Uplink]] = {
@@ -25,6 +25,7 @@ __all__ = [
     "Limits",
     "TensorsUplink",
     "decode",
+    "dtype_name",
     "encode",
     "layouts",
     "payload",

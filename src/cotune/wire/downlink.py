@@ -24,7 +24,7 @@ class FullDownlink(Downlink):
 
     def open(self, parts: Parts, held: Theta) -> Theta:
         """What came down, on top of the start for names that never travel."""
-        return held.replace(parts["theta"])
+        return held.replace(parts.get("theta", {}))
 
     def layout(self, spec: Spec, scope: Scope, changed: Sequence[Sequence[str]]) -> Layouts:
         """Names and shapes of the spec, float32."""
@@ -45,7 +45,7 @@ class ChangedDownlink(Downlink):
 
     def open(self, parts: Parts, held: Theta) -> Theta:
         """What came down, on top of what is held."""
-        return held.replace(parts["theta"])
+        return held.replace(parts.get("theta", {}))
 
     def layout(self, spec: Spec, scope: Scope, changed: Sequence[Sequence[str]]) -> Layouts:
         """Names and shapes of the spec, float32, for every name that changed."""

@@ -28,7 +28,7 @@ class TensorsUplink(Uplink):
     def open(self, parts: Parts, anchor: Theta) -> Tensors:
         """The theta that was packed; the anchor is not needed."""
         del anchor
-        return Tensors(Theta(parts["theta"]))
+        return Tensors(Theta(parts.get("theta", {})))
 
     def layout(self, spec: Spec, scope: Scope, steps: int) -> Layouts:
         """Names and shapes of the spec, float32."""

@@ -1,0 +1,45 @@
+"""Every part of every room keeps its room's laws; one row here for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from cotune import aggregate, optim, penalty, trainable, wire
+from cotune.core.part import Part
+from cotune.laws import Law, laws_of, sentence
+from cotune.method import ROOMS
+
+TABLE: Mapping[str, tuple[Part, ...]] = {
+    "trainable": (
+        trainable.LoRA(rank=2, alpha=4),
+        trainable.LoRA(rank=2, targets="all-linear", head="personal"),
+        trainable.LoRA(rank=3, train="B", head="frozen"),
+        trainable.Full(),
+        trainable.Full(only=("layers.1", "layer.1"), head="frozen"),
+    ),
+    "penalty": (penalty.Proximal(mu=0.3),),
+    "optimizer": (
+        optim.SGD(lr=0.1),
+        optim.SGD(lr=0.1, weight_decay=0.01),
+        optim.AdamW(lr=0.01),
+        optim.AdamW(lr=0.01, weight_decay=0.1, betas=(0.8, 0.9)),
+        optim.Scaffold(lr=0.1),
+    ),
+    "personalize": (),
+    "uplink": (wire.TensorsUplink(),),
+    "downlink": (wire.FullDownlink(), wire.ChangedDownlink()),
+    "aggregator": (aggregate.Mean(), aggregate.MeanControl()),
+}
+CASES = [(part, law) for parts in TABLE.values() for part in parts for law in laws_of(part)]
+
+
+@pytest.mark.parametrize(("part", "law"), CASES, ids=[f"{part!r}: {sentence(law)}" for part, law in CASES])
+def test_a_part_keeps_the_laws_of_its_room(part: Part, law: Law) -> None:
+    law(part)
+
+
+def test_every_kind_of_every_room_has_a_row() -> None:
+    for room, kinds in ROOMS.items():
+        assert {part.kind for part in TABLE[room]} == set(kinds)
