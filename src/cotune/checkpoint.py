@@ -85,8 +85,8 @@ class FileJournal:
     def append(self, increment: Increment) -> None:
         """Write a round's increment; the same round again replaces it."""
         about = json.dumps({"round": increment.round, "names": increment.names})
-        tensors = {name: tensor.contiguous() for name, tensor in increment.base.tensors().items()}
-        tensors = tensors or {"none": torch.empty(0)}
+        named = {"base": increment.base.tensors(), "scalars": increment.scalars, "none": {"": torch.empty(0)}}
+        tensors = {f"{part}/{name}": t.contiguous() for part, rows in named.items() for name, t in rows.items()}
         path = self.folder / f"increment-{increment.round:05d}.safetensors"
         write_atomic(path, safetensors.torch.save(tensors, {"increment": about}))
 
@@ -109,7 +109,10 @@ class FileJournal:
         try:
             with safetensors.safe_open(path, "pt") as file:
                 about = json.loads(file.metadata()["increment"])
-                tensors = {name: file.get_tensor(name) for name in file.keys() if name != "none"}  # noqa: SIM118
+                parts: dict[str, dict[str, Tensor]] = {"base": {}, "scalars": {}, "none": {}}
+                for name in file.keys():  # noqa: SIM118
+                    part, _, inner = name.partition("/")
+                    parts[part][inner] = file.get_tensor(name)
         except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise CotuneError(Code.CHECKPOINT, "journal cannot be read", where=path.name) from error
-        return Increment(about["round"], tuple(about["names"]), Base.from_tensors(tensors))
+        return Increment(about["round"], tuple(about["names"]), Base.from_tensors(parts["base"]), parts["scalars"])

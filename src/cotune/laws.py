@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cotune.backbone import Backbone, Loaded
 from cotune.backbone.bind import bind
-from cotune.core.change import Base, Commit, Contribution, Server, Tensors
+from cotune.core.change import Base, Commit, Contribution, Origin, Server, Tensors
 from cotune.core.contracts import (
     Aggregator,
     Downlink,
@@ -289,19 +289,24 @@ def optimizer_fills_its_outbox(part: Optimizer) -> None:
 # ---- wire
 
 
+def origin_of(here: View) -> Origin:
+    """Where a view started from."""
+    return Origin(here.anchor, here.directions, here.rate, here.spec, here.scope)
+
+
 def uplink_is_exact(part: Uplink) -> None:
     """What is opened is what was packed, bit for bit unless it says that it is lossy, in the layout announced."""
     here = view()
     parts = part.pack(here, ())
     _same("layout", {name: layout_of(named) for name, named in parts.items()}, _plain(part.layout(SPEC, here.scope, 1)))
     if Capability.LOSSY not in part.gives:
-        _same("theta", part.open(parts, here.anchor).dense().sha256(), here.theta.select(here.scope.up).sha256())
+        _same("theta", part.open(parts, origin_of(here)).dense().sha256(), here.theta.select(here.scope.up).sha256())
 
 
 def uplink_adds_what_it_opens(part: Uplink) -> None:
     """Adding a change to a sum adds weight times its dense form, in float64."""
     here = view()
-    change = part.open(part.pack(here, ()), here.anchor)
+    change = part.open(part.pack(here, ()), origin_of(here))
     total = {name: torch.zeros(SPEC[name].shape, dtype=torch.float64) for name in here.scope.up}
     change.add_to(total, 3.0)
     for name, tensor in change.dense().items():

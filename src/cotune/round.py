@@ -59,6 +59,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         spec=client.spec,
         scope=scope,
         rate=header.rate,
+        directions=header.seed,
         clip=method.budget.clip,
     ).to(setup.backbone.device)
     until = time.monotonic() + (header.deadline or math.inf)
@@ -106,11 +107,12 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
     inbox = exchange.run(engine, fold.take)
 
     after, abandoned = replace(state, round=round_, abandoned=state.abandoned + 1), None
-    if len(inbox.accepted) < federation.quorum(len(cohort)):
-        abandoned = f"{len(inbox.accepted)} of {len(cohort)} replies, {federation.quorum(len(cohort))} needed"
+    try:
+        commit = fold.finish(federation.quorum(len(cohort)))
+    except CotuneError as error:
+        abandoned = str(error)
     else:
-        commit = fold.finish()
-        desk.journal.append(Increment(round_, desk.scope(round_).up, commit.base))
+        desk.journal.append(Increment(round_, desk.scope(round_).up, commit.base, fold.scalars))
         after = State(
             round=round_,
             theta=commit.theta,

@@ -14,7 +14,7 @@ from torch import Tensor
 from cotune import forecast, wire
 from cotune.backbone.bind import bind
 from cotune.client import client_digest
-from cotune.core.change import Base, Commit, Contribution, Server, origin
+from cotune.core.change import Base, Commit, Contribution, Origin, Server, origin
 from cotune.core.contracts import ClientInfo, Engine, Layouts
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch
@@ -94,7 +94,8 @@ class Desk:
             method.downlink.pack(theta, method.trainable.scope(spec, round_), self.journal, held)
         )
         if state.aux:
-            parts["aux"] = dict(method.trainable.fit(Theta(state.aux), spec))
+            sized = Theta({name: tensor for name, tensor in state.aux.items() if name in spec})
+            parts["aux"] = {**state.aux, **method.trainable.fit(sized, spec)}
         if state.base:
             added = [increment.base for increment in self.journal.since(held)]
             parts["base"] = {f"{i:05d}/{n}": t for i, base in enumerate(added) for n, t in base.tensors().items()}
@@ -110,6 +111,7 @@ class Desk:
             rows=self.clients[client].rows,
             rate=method.budget.rate(min(round_, federation.rounds), federation.rounds),
             deadline=federation.deadline or 0.0,
+            seed=method.uplink.directions(self.setup.seeds, round_, client),
         )
         return Envelope(header, parts)
 
@@ -224,6 +226,7 @@ class Fold:
         self.fold = self.aggregator.init(state.theta, server)
         self.weights: dict[str, float] = {}
         self.metrics: dict[str, dict[str, float]] = {}
+        self.scalars: dict[str, Tensor] = {}
 
     def take(self, client: str, reply: bytes) -> None:
         """Check one reply and add it; a reply that raises leaves the fold as it was."""
@@ -231,18 +234,30 @@ class Fold:
         envelope = wire.decode(reply, forecast.reply(setup, client, sent.round, Kind.TRAIN))
         check(envelope, sent, Kind.UPDATE)
         method, spec = setup.method_of(client), setup.spec_of(client)
-        change = method.uplink.open(envelope.parts, method.trainable.fit(self.state.theta, spec))
+        scope = method.trainable.scope(spec, sent.round)
+        anchor = method.trainable.fit(self.state.theta, spec)
+        change = method.uplink.open(envelope.parts, Origin(anchor, sent.seed, sent.rate, spec, scope))
         weight = setup.federation.weight(envelope.header.rows)
         self.fold = self.aggregator.add(self.fold, Contribution(client, weight, change, spec, envelope.part("aux")))
         self.weights[client] = weight
+        self._log(client, change.scalars(), sent.seed, weight)
         self.metrics[client] = dict(zip((*TRAIN_METRICS, *setup.task.metrics), envelope.metrics, strict=True))
 
-    def finish(self) -> Commit:
+    def _log(self, client: str, scalars: Mapping[str, Tensor], seed: int, weight: float) -> None:
+        self.scalars |= {f"{client}/{name}": tensor for name, tensor in scalars.items()}
+        if scalars:
+            self.scalars[f"{client}/seed"] = torch.tensor(seed)
+            self.scalars[f"{client}/weight"] = torch.tensor(weight, dtype=torch.float64)
+
+    def finish(self, quorum: int) -> Commit:
         """What the round has come to.
 
         Raises:
-            CotuneError: E_NONFINITE when finite replies add up to something that is not.
+            CotuneError: E_QUORUM for fewer than `quorum` accepted replies; E_NONFINITE when finite ones add up to
+                something that is not.
         """
+        if len(self.weights) < quorum:
+            raise CotuneError(Code.QUORUM, "too few replies", got=len(self.weights), expected=f"at least {quorum}")
         commit = self.aggregator.finish(self.fold)
         for name, tensor in commit.theta.items():
             if not bool(torch.isfinite(tensor).all()):

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cotune.core.spec import Spec
+from cotune.core.spec import Scope, Spec
 from cotune.core.state import Theta, digest
 
 
@@ -23,6 +23,29 @@ class Change(Protocol):
     def add_to(self, total: dict[str, Tensor], weight: float) -> None:
         """`total += weight · theta_k` in float64, in place, name by name."""
         ...
+
+    def scalars(self) -> Mapping[str, Tensor]:
+        """What a replay of it needs; empty when theta itself was sent. The journal keeps it for late joiners."""
+        ...
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a client's training started from, as the server knows it.
+
+    Attributes:
+        anchor: the theta that came down, at the client's rank.
+        seed: the one issued for the client's directions.
+        rate: the schedule's factor of the round.
+        spec: the client's table.
+        scope: of the round.
+    """
+
+    anchor: Theta
+    seed: int
+    rate: float
+    spec: Spec
+    scope: Scope
 
 
 @dataclass(frozen=True)
@@ -39,6 +62,10 @@ class Tensors:
         """`total += weight · theta_k`; exact in float64 while the weight has fewer than 29 bits."""
         for name, tensor in self.theta.items():
             total[name].add_(tensor.double(), alpha=weight)
+
+    def scalars(self) -> Mapping[str, Tensor]:
+        """Nothing: theta itself was sent."""
+        return {}
 
 
 @dataclass(frozen=True)

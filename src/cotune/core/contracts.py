@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from cotune.core.change import Change, Commit, Contribution, Server
+from cotune.core.change import Change, Commit, Contribution, Origin, Server
 from cotune.core.errors import CotuneError
 from cotune.core.journal import Journal
 from cotune.core.message import Parts
@@ -146,12 +146,17 @@ class Uplink(Part):
         """The message parts of what a client arrived at."""
 
     @abstractmethod
-    def open(self, parts: Parts, anchor: Theta) -> Change:
-        """The change that the parts stand for, given the theta that training started from."""
+    def open(self, parts: Parts, origin: Origin) -> Change:
+        """The change that the parts stand for, given where training started from."""
 
     @abstractmethod
     def layout(self, spec: Spec, scope: Scope, steps: int) -> Layouts:
         """Which parts `pack` makes: their names, dtypes and shapes."""
+
+    def directions(self, seeds: Seeds, round_: int, client: str) -> int:
+        """The seed that the server issues for a client's directions; 0 where there are none."""
+        del seeds, round_, client
+        return 0
 
 
 class Downlink(Part):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from torch import Tensor
 
 from cotune.core.change import Base
 
@@ -17,11 +19,13 @@ class Increment:
         round: the version that it leads to; version 0 is the start.
         names: the theta names that changed.
         base: what was added to the backbone.
+        scalars: `client/name` -> what replays the change of a client that sent scalars, with its `seed` and `weight`.
     """
 
     round: int
     names: tuple[str, ...]
     base: Base = field(default_factory=Base)
+    scalars: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Journal(Protocol):

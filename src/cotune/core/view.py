@@ -51,6 +51,7 @@ class View:
         spec: the table of this client's tensors.
         scope: which names train, go up, come down in this round.
         rate: the factor that the server's schedule puts in front of every learning rate.
+        directions: the seed that the server issued for this client's directions.
         clip: the largest gradient norm, or None.
         step: how many steps were taken in this round.
         outbox: tensors that go up beside theta.
@@ -67,6 +68,7 @@ class View:
     spec: Spec
     scope: Scope
     rate: float = 1.0
+    directions: int = 0
     clip: float | None = None
     step: int = 0
     outbox: NamedTensors = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from cotune.core.change import Tensors
+from cotune.core.change import Origin, Tensors
 from cotune.core.contracts import Layouts, Uplink
 from cotune.core.message import Parts
 from cotune.core.part import Capability
@@ -25,9 +25,9 @@ class TensorsUplink(Uplink):
         del traces
         return {"theta": view.theta.select(view.scope.up)}
 
-    def open(self, parts: Parts, anchor: Theta) -> Tensors:
-        """The theta that was packed; the anchor is not needed."""
-        del anchor
+    def open(self, parts: Parts, origin: Origin) -> Tensors:
+        """The theta that was packed, wherever it started from."""
+        del origin
         return Tensors(Theta(parts.get("theta", {})))
 
     def layout(self, spec: Spec, scope: Scope, steps: int) -> Layouts:

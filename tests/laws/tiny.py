@@ -1,0 +1,76 @@
+"""Runs of a second: a random two-block encoder on synthetic sentiment, for tests that need the real thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cotune as ct
+from cotune.core.contracts import ClientInfo
+from cotune.engine import InlineEngine
+from cotune.experiment import run
+from cotune.resolve import load
+from cotune.setup import Setup
+from cotune.store import Run
+
+BACKBONE = "random:bert?layers=1&hidden=16&heads=2"
+
+
+def experiment(recipe: str = "lora-fedavg", **sets: Any) -> ct.Experiment:
+    """A recipe on four clients of synthetic sentiment, three rounds of two steps; `a__b=c` sets `a.b`."""
+    defaults: dict[str, Any] = {
+        "backbone.ref": BACKBONE,
+        "task.kind": "classify",
+        "task.data": "synth:sentiment?clients=4&rows=96",
+        "task.max_tokens": 24,
+        "method.budget": {"steps": 2, "batch": 4},
+        "federation": {"rounds": 3, "cohort": 2},
+        "evaluation.rows": 8,
+    }
+    tree = {**defaults, **{key.replace("__", "."): value for key, value in sets.items()}}
+    return build(load_tree(recipe, tree))
+
+
+def load_tree(recipe: str, flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's resolved tables with dotted keys on top."""
+    base = load(recipe, backbone=BACKBONE, task="synth:sentiment?clients=4&rows=96").model_dump(mode="json")
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        place: Any = base
+        for step in path:
+            place = place[int(step)] if isinstance(place, list) else place.setdefault(step, {})
+        place[last] = value
+    return base
+
+
+def build(tree: Mapping[str, Any]) -> ct.Experiment:
+    """The experiment behind plain tables."""
+    return ct.Experiment.model_validate(tree)
+
+
+def play(experiment_: ct.Experiment, out: Path, **options: Any) -> Run:
+    """The finished run."""
+    return run(experiment_, out, **options)
+
+
+def theta(experiment_: ct.Experiment, out: Path, **options: Any) -> str:
+    """The digest of the last theta."""
+    return play(experiment_, out, **options).theta_sha256
+
+
+class Wrapped:
+    """An inline engine whose exchange a test changes by overriding `deliver`."""
+
+    def __init__(self, setup: Setup, folder: Path) -> None:
+        self.inner = InlineEngine(setup, folder)
+        self.setup = setup
+        self.folder = folder
+
+    def clients(self) -> list[ClientInfo]:
+        """As the inner engine."""
+        return list(self.inner.clients())
+
+    def close(self) -> None:
+        """As the inner engine."""
+        self.inner.close()
