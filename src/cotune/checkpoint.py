@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 from cotune.core.change import Base
 from cotune.core.errors import Code, CotuneError
 from cotune.core.journal import Increment
-from cotune.core.state import Theta
+from cotune.core.state import Theta, apart, digest, from_bytes, to_bytes
 from cotune.server import Played, State
 from cotune.store import write_atomic
 
@@ -27,10 +28,11 @@ def pack(played: Played, facts: Mapping[str, Any]) -> dict[str, bytes]:
     """A played round as the files of its checkpoint; the record and ledger lines come along, so that none is lost."""
     state = played.state
     named: dict[str, Mapping[str, Tensor]] = {"server": state.server, "aux": state.aux, "base": state.base.tensors()}
-    server = {f"{part}/{n}": t.contiguous() for part, tensors in named.items() for n, t in tensors.items()}
+    server = {f"{part}/{n}": t for part, tensors in named.items() for n, t in tensors.items()}
     about = {
         "version": VERSION,
         "round": state.round,
+        "names": list(state.theta),
         "accepted": dict(state.accepted),
         "abandoned": state.abandoned,
         "record": played.record.model_dump(mode="json"),
@@ -39,8 +41,8 @@ def pack(played: Played, facts: Mapping[str, Any]) -> dict[str, bytes]:
         **facts,
     }
     return {
-        "theta.safetensors": safetensors.torch.save({n: t.contiguous() for n, t in state.theta.items()}),
-        "server.safetensors": safetensors.torch.save(server),
+        "theta.safetensors": to_bytes(state.theta),
+        "server.safetensors": to_bytes(server),
         "state.json": json.dumps(about).encode(),
     }
 
@@ -49,7 +51,7 @@ def unpack(files: Mapping[str, bytes]) -> tuple[State, dict[str, Any]]:
     """The state behind a checkpoint's files, and what else was written beside it.
 
     Raises:
-        CotuneError: E_VERSION for a checkpoint of a newer cotune, E_CKPT when a file is missing.
+        CotuneError: E_VERSION for a checkpoint of a newer cotune, E_CKPT when something is missing or no checkpoint.
     """
     try:
         about = json.loads(files["state.json"])
@@ -57,23 +59,28 @@ def unpack(files: Mapping[str, bytes]) -> tuple[State, dict[str, Any]]:
             raise CotuneError(
                 Code.VERSION, "checkpoint of a newer cotune", got=about["version"], expected=VERSION, fix="upgrade"
             )
-        theta = Theta(safetensors.torch.load(files["theta.safetensors"]))
+        # safetensors has no order, sums of floats do
+        theta = Theta(from_bytes(files["theta.safetensors"])).select(about["names"])
         parts: dict[str, dict[str, Tensor]] = {part: {} for part in _SERVER_PARTS}
-        for name, tensor in safetensors.torch.load(files["server.safetensors"]).items():
+        for name, tensor in from_bytes(files["server.safetensors"]).items():
             part, _, inner = name.partition("/")
             parts[part][inner] = tensor
-    except (KeyError, ValueError) as error:
+        state = State(
+            round=about["round"],
+            theta=theta,
+            server=parts["server"],
+            aux=parts["aux"],
+            base=Base.from_tensors(parts["base"]),
+            accepted=about["accepted"],
+            abandoned=about["abandoned"],
+        )
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
         raise CotuneError(Code.CHECKPOINT, "checkpoint cannot be read", got=type(error).__name__) from error
-    state = State(
-        round=about["round"],
-        theta=theta,
-        server=parts["server"],
-        aux=parts["aux"],
-        base=Base.from_tensors(parts["base"]),
-        accepted=about["accepted"],
-        abandoned=about["abandoned"],
-    )
     return state, about
+
+
+def _seal(round_: int, names: Sequence[str], tensors: Mapping[str, Tensor]) -> str:
+    return hashlib.sha256(json.dumps([round_, names, digest(tensors)]).encode()).hexdigest()
 
 
 class FileJournal:
@@ -84,15 +91,17 @@ class FileJournal:
 
     def append(self, increment: Increment) -> None:
         """Write a round's increment; the same round again replaces it."""
-        about = json.dumps({"round": increment.round, "names": increment.names})
         named = {"base": increment.base.tensors(), "scalars": increment.scalars, "none": {"": torch.empty(0)}}
-        tensors = {f"{part}/{name}": t.contiguous() for part, rows in named.items() for name, t in rows.items()}
+        tensors = apart({f"{part}/{name}": t for part, rows in named.items() for name, t in rows.items()})
+        seal = _seal(increment.round, increment.names, tensors)
+        about = {"round": increment.round, "names": increment.names, "sha256": seal}
         path = self.folder / f"increment-{increment.round:05d}.safetensors"
-        write_atomic(path, safetensors.torch.save(tensors, {"increment": about}))
+        write_atomic(path, to_bytes(tensors, {"increment": json.dumps(about)}))
 
     def since(self, held: int) -> Sequence[Increment]:
         """The increments of rounds after `held`, in their order."""
-        return [self._read(path) for path in sorted(self.folder.glob("increment-*")) if self._round(path) > held]
+        paths = sorted(self.folder.glob("increment-*"), key=self._round)
+        return [self._read(path) for path in paths if self._round(path) > held]
 
     def cut_after(self, round_: int) -> None:
         """Forget increments of later rounds: their round was never committed."""
@@ -109,10 +118,14 @@ class FileJournal:
         try:
             with safetensors.safe_open(path, "pt") as file:
                 about = json.loads(file.metadata()["increment"])
-                parts: dict[str, dict[str, Tensor]] = {"base": {}, "scalars": {}, "none": {}}
-                for name in file.keys():  # noqa: SIM118
-                    part, _, inner = name.partition("/")
-                    parts[part][inner] = file.get_tensor(name)
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            if about["sha256"] != _seal(about["round"], about["names"], tensors):
+                raise ValueError("damaged")
+            parts: dict[str, dict[str, Tensor]] = {"base": {}, "scalars": {}, "none": {}}
+            for name, tensor in tensors.items():
+                part, _, inner = name.partition("/")
+                parts[part][inner] = tensor
+            base = Base.from_tensors(parts["base"])
+            return Increment(about["round"], tuple(about["names"]), base, parts["scalars"])
         except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise CotuneError(Code.CHECKPOINT, "journal cannot be read", where=path.name) from error
-        return Increment(about["round"], tuple(about["names"]), Base.from_tensors(parts["base"]), parts["scalars"])

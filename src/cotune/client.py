@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import safetensors.torch
 from torch import Tensor
 
 from cotune.backbone.bind import bind
@@ -17,7 +16,7 @@ from cotune.core.contracts import Batch, Encoded
 from cotune.core.errors import Code, CotuneError
 from cotune.core.message import NEVER, Envelope, Header, Kind, Limits
 from cotune.core.spec import Spec
-from cotune.core.state import Personal, Private, Theta
+from cotune.core.state import Personal, Private, Theta, from_bytes, to_bytes
 from cotune.core.view import View
 from cotune.method import Method
 from cotune.objective import mean_scores, score
@@ -124,19 +123,23 @@ class Client:
         return base
 
     def recall(self, header: Header) -> Kept:
-        """The state that the message builds on; what was made in a round of no effect is thrown away.
+        """The state that the message builds on; before training, what came of no round is thrown away.
 
         Raises:
             NotHeldError: when the server believes that this client holds a round that it does not.
         """
+        training = header.kind is Kind.TRAIN
         if not self.setup.keeps or header.accepted == NEVER:
-            self.store.forget()
+            if training:
+                self.store.forget()
             return self.fresh
-        held = self.store.settle(header.accepted)
-        data = self.store.read()
-        if held != header.accepted or data is None:
+        if training:
+            self.store.settle(header.accepted)
+        data = self.store.read(header.accepted)
+        if data is None:
+            held = self.store.held()
             raise NotHeldError(NEVER if held is None else held)
-        return self._unpack(safetensors.torch.load(data))
+        return self._unpack(from_bytes(data))
 
     def remember(self, view: View, base: Base) -> None:
         """Keep what this round made until its fate is known; theta only where the next message builds on it."""
@@ -148,8 +151,7 @@ class Client:
         if self.method.downlink.holds:
             named |= {f"theta/{n}": t for n, t in view.anchor.items()}
         named |= {f"base/{n}": t for n, t in base.tensors().items()}
-        packed = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
-        self.store.put(view.round, safetensors.torch.save(packed))
+        self.store.put(view.round, to_bytes(named))
 
     def _unpack(self, named: Mapping[str, Tensor]) -> Kept:
         parts: dict[str, dict[str, Tensor]] = {"theta": {}, "personal": {}, "base": {}, "private": {}}

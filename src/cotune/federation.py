@@ -70,6 +70,12 @@ class Group(BaseModel):
     budget: Budget | None = None
     rank: Annotated[int, Field(ge=1)] | None = None
 
+    def method(self, method: Method) -> Method:
+        """The method with what this group does differently."""
+        fields = {name: getattr(self, name) for name in ("optimizer", "uplink", "budget")}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return Method.model_validate({**dict(method), **given}) if given else method
+
 
 class Federation(BaseModel):
     """The rounds of a run.
@@ -149,11 +155,7 @@ class Federation(BaseModel):
     def method_of(self, client: str, method: Method) -> Method:
         """The method as this client carries it out."""
         group = self.group(client)
-        if group is None:
-            return method
-        fields = {name: getattr(group, name) for name in ("optimizer", "uplink", "budget")}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return Method.model_validate({**dict(method), **given}) if given else method
+        return method if group is None else group.method(method)
 
     def spec_of(self, client: str, spec: Spec) -> Spec:
         """The table of this client's tensors."""
@@ -163,7 +165,7 @@ class Federation(BaseModel):
     def check(self, method: Method) -> None:
         """Raise E_CONFLICT when a group asks for what the method's parts cannot do."""
         for group in self.groups:
-            self.method_of(group.match, method)
+            group.method(method)
             if group.rank is not None and Capability.FACTORS not in method.aggregator.gives:
                 raise CotuneError(
                     Code.CONFLICT,

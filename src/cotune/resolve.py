@@ -22,7 +22,7 @@ from cotune.core.seeds import Seeds
 from cotune.experiment import Experiment, MakeEngine
 from cotune.federation import Evaluation, Federation
 from cotune.method import Method
-from cotune.store import Run
+from cotune.store import Run, safe_name
 
 Tree = dict[str, Any]
 _BARE = re.compile(r"[\w:/.@?=&~+-]+")
@@ -74,9 +74,9 @@ def load(
         CotuneError: E_CONFIG, with the key, the value and the nearest key.
     """
     path = Path(source)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or path.is_file():
         tree = _file(path)
-        name = path.stem
+        name = safe_name(path.stem)
     else:
         tree, name = {"recipe": source}, source
     if "recipe" in tree:
@@ -89,14 +89,23 @@ def load(
     if task is not None:
         tree["task"] = _merge(tree.get("task", {}), _task(task))
     for assignment in sets:
-        key, separator, text = assignment.partition("=")
-        if not separator or not key:
-            raise CotuneError(Code.CONFIG, "cannot read an assignment", where="--set", got=assignment, expected="a.b=c")
-        _put(tree, key.strip(), _value(text.strip()))
+        _put(tree, *assigned(assignment))
     for needed, fix in (("backbone", "--backbone pkg:minilm-l6"), ("task", "--task pkg:rotten-tomatoes")):
         if needed not in tree:
             raise CotuneError(Code.CONFIG, f"no {needed} given", where=source, fix=f"add {fix}, or a [{needed}] table")
     return _experiment(tree)
+
+
+def assigned(text: str) -> tuple[str, Any]:
+    """The key and the value of `a.b=c`; the value is TOML, or a bare word.
+
+    Raises:
+        CotuneError: E_CONFIG when it cannot be read.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise CotuneError(Code.CONFIG, "cannot read an assignment", where="--set", got=text, expected="a.b=c")
+    return key.strip(), _value(value.strip())
 
 
 def run(

@@ -330,9 +330,9 @@ def evaluate(desk: Desk, state: State, engine: Engine, fold: Fold, watch: Watch)
 
 def _beside(names: Sequence[str], local: Mapping[str, float] | None, report: Envelope) -> dict[str, ClientMetric]:
     rows, *values = report.metrics
-    own = local or {}
+    own, n = local or {}, int(rows) if 0 <= rows < 2**53 else 0
     return {
-        name: client_metric(name, _number(own.get(name)), _number(value), int(rows))
+        name: client_metric(name, _number(own.get(name)), _number(value), n)
         for name, value in zip(names, values, strict=True)
     }
 

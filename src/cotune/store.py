@@ -25,26 +25,36 @@ MANIFEST = "MANIFEST"
 KEPT = 2
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses inside, as E_DISK with its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise CotuneError(
+            Code.DISK, "cannot write", where=path.name, got=error.strerror, fix="free the disk"
+        ) from error
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """`data` at `path`, all of it or nothing; also after a power cut.
 
     Raises:
         CotuneError: E_DISK, with the system's reason; what was at `path` stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         _sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CotuneError(
-            Code.DISK, "cannot write", where=path.name, got=error.strerror, fix="free the disk"
-        ) from error
 
 
 def write_json(path: Path, value: object) -> None:
@@ -77,9 +87,11 @@ def lock(folder: Path) -> Iterator[None]:
     """Hold a run's folder; the kernel lets go of it when the process dies, however it dies.
 
     Raises:
-        CotuneError: E_LOCK when another process has it.
+        CotuneError: E_LOCK when another process has it; E_DISK when nothing can be written there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
     with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,19 +109,24 @@ class Lines:
         self.path = path
 
     def append(self, lines: list[Any]) -> None:
-        """Add lines, and sync them."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+        """Add lines, and sync them.
+
+        Raises:
+            CotuneError: E_DISK, with the system's reason.
+        """
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="ascii") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
 
     def read(self) -> list[Any]:
         """Every whole line; a line that a kill cut short is not one."""
         if not self.path.exists():
             return []
         whole = []
-        for line in self.path.read_text("utf-8").splitlines():
+        for line in self.path.read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError):
                 whole.append(json.loads(line))
         return whole
@@ -117,8 +134,7 @@ class Lines:
     def cut_after(self, round_: int) -> None:
         """Forget lines of later rounds."""
         kept = [line for line in self.read() if line["round"] <= round_]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
-        write_atomic(self.path, text.encode())
+        write_atomic(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
 class Checkpoints:
@@ -139,9 +155,10 @@ class Checkpoints:
             watch("checkpoint-writing", {"round": round_, "file": name})
         write_json(temporary / MANIFEST, manifest)
         watch("checkpoint-written", {"round": round_})
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.replace(final)
-        _sync_folder(self.folder)
+        with writing(final):
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.replace(final)
+            _sync_folder(self.folder)
         watch("checkpoint-renamed", {"round": round_})
         for old in self.rounds()[:-KEPT]:
             shutil.rmtree(self.folder / f"round-{old:05d}", ignore_errors=True)
@@ -180,7 +197,7 @@ class Checkpoints:
                 raise CotuneError(Code.HASH, "checkpoint names a file elsewhere", where=folder.name)
             try:
                 data = (folder / name).read_bytes()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise CotuneError(
                     Code.CHECKPOINT, "checkpoint file is missing", where=f"{folder.name}/{name}"
                 ) from error
@@ -193,9 +210,10 @@ class Checkpoints:
 class ClientStore:
     """A client's own state in two generations, named by the round that made them.
 
-    `pending` was made in a round whose fate the client does not know. The next message names the last round in which
-    the client was accepted; then pending is promoted or thrown away. So an abandoned round or a killed server changes
-    nothing.
+    `pending` was made in a round whose fate the client does not know. The next message to train names the last round in
+    which the client was accepted, and comes only when that is on the server's disk; then pending is promoted or thrown
+    away. A message to score may come before that, so it reads either generation and changes none. So an abandoned
+    round or a killed server changes nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -215,10 +233,13 @@ class ClientStore:
         rounds = [_round_of(path) for path in self.folder.glob("accepted-*")]
         return max(rounds, default=None)
 
-    def read(self) -> bytes | None:
-        """The accepted generation, or None."""
-        held = self.held()
-        return None if held is None else (self.folder / f"accepted-{held:05d}.safetensors").read_bytes()
+    def read(self, round_: int) -> bytes | None:
+        """The generation that a round made, accepted or pending, or None."""
+        for kind in ("accepted", "pending"):
+            path = self.folder / f"{kind}-{round_:05d}.safetensors"
+            if path.exists():
+                return path.read_bytes()
+        return None
 
     def put(self, round_: int, data: bytes) -> None:
         """What round `round_` made, until its fate is known."""
@@ -241,11 +262,11 @@ def _round_of(path: Path) -> int:
 
 
 def safe_name(text: str) -> str:
-    """`text` as a file name: itself where it is harmless, else its readable part and a hash."""
+    """`text` as a file name: itself where it is harmless, else its readable part, `~` and a hash."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", text):
         return text
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:32].strip("-") or "x"
-    return f"{readable}-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+    return f"{readable}~{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 def clear(folder: Path) -> None:

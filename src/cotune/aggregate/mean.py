@@ -30,8 +30,8 @@ class Mean(Aggregator):
     gives: ClassVar[frozenset[Capability]] = frozenset({Capability.SUMMABLE})
 
     def init(self, theta: Theta, server: Server) -> WeightedSum:
-        """Zeros for the names that go up in this round."""
-        total = {name: torch.zeros(theta[name].shape, dtype=torch.float64) for name in server.up}
+        """−0, which is what every number adds to without a change, for the names that go up in this round."""
+        total = {name: torch.full(theta[name].shape, -0.0, dtype=torch.float64) for name in server.up}
         return WeightedSum(theta, total, 0.0)
 
     def add(self, fold: WeightedSum, contribution: Contribution) -> WeightedSum:

@@ -96,7 +96,9 @@ class CotuneError(Exception):
 
 
 def _rebuild(code: Code, text: str) -> CotuneError:
-    return CotuneError(code, text)
+    error = CotuneError(code, "")
+    error.text, error.args = text, (text,)
+    return error
 
 
 def one_line(text: str, limit: int = 400) -> str:

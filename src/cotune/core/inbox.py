@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,15 +27,18 @@ class Inbox:
         self.dropped: dict[str, CotuneError] = {}
         self.notes: list[CotuneError] = []
         self._waiting: dict[str, bytes | Path] = {}
-        self._open = list(clients)  # sorted; those whose turn has not come
+        self._open = deque(clients)  # sorted; those whose turn has not come
+        self._asked = frozenset(clients)
+        self._answered: set[str] = set()
         self._take = take
         self._spill = spill
 
     def put(self, client: str, reply: bytes | CotuneError) -> None:
         """Take in a reply or a failure; the first answer of a client counts, a second one is noted as E_DUP."""
-        if client not in self._open or client in self._waiting or client in self.dropped:
+        if client not in self._asked or client in self._answered:
             self.notes.append(CotuneError(Code.DUPLICATE, "a second reply was refused", where=f"client {client}"))
             return
+        self._answered.add(client)
         if isinstance(reply, CotuneError):
             self.dropped[client] = reply
         elif len(self._waiting) >= HELD_IN_MEMORY and client != self._open[0]:
@@ -46,12 +50,12 @@ class Inbox:
     def close(self, reason: CotuneError) -> None:
         """Nobody else will answer; whoever has not is dropped for `reason`."""
         for client in list(self._open):
-            if client not in self._waiting and client not in self.dropped:
+            if client not in self._answered:
                 self.put(client, reason)
 
     def _drain(self) -> None:
         while self._open and (self._open[0] in self._waiting or self._open[0] in self.dropped):
-            client = self._open.pop(0)
+            client = self._open.popleft()
             if client in self.dropped:
                 continue
             reply = self._waiting.pop(client)
@@ -62,14 +66,22 @@ class Inbox:
                 self.dropped[client] = error
 
     def _to_disk(self, reply: bytes) -> Path:
-        with tempfile.NamedTemporaryFile(dir=self._spill, prefix=WAITING, delete=False) as file:
-            file.write(reply)
-            return Path(file.name)
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._spill, prefix=WAITING, delete=False) as file:
+                file.write(reply)
+        except OSError as error:
+            raise CotuneError(
+                Code.DISK, "cannot keep a waiting reply", got=error.strerror, fix="free the disk"
+            ) from error
+        return Path(file.name)
 
     @staticmethod
     def _from_disk(path: Path) -> bytes:
-        data = path.read_bytes()
-        path.unlink()
+        try:
+            data = path.read_bytes()
+            path.unlink()
+        except OSError as error:
+            raise CotuneError(Code.DISK, "a waiting reply is gone", where=path.name, got=error.strerror) from error
         return data
 
     def by_code(self) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from torch import Tensor
 
 from cotune.core.errors import Code, CotuneError
-from cotune.core.state import Named, Theta
+from cotune.core.state import Named, Session, Theta
 
 NEVER = -1  # the round of something that has not happened
 
@@ -85,7 +85,7 @@ class Envelope:
             if part not in PARTS:
                 raise CotuneError(Code.KEYS, f"no message part '{part}'", expected=", ".join(PARTS))
             allowed = PARTS[part]
-            wrong = isinstance(tensors, Named) and (allowed is None or type(tensors) is not allowed)
+            wrong = isinstance(tensors, Named | Session) and type(tensors) is not allowed
             if wrong or not isinstance(tensors, Mapping):
                 raise CotuneError(
                     Code.CONFLICT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
@@ -53,7 +54,7 @@ class Part(BaseModel):
     @classmethod
     def summary(cls) -> str:
         """The first line of the docstring."""
-        return (cls.__doc__ or "").strip().splitlines()[0]
+        return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
 P = TypeVar("P", bound=Part)
@@ -93,8 +94,8 @@ def find(room: str, kinds: Mapping[str, type[P]], kind: str) -> type[P]:
         raise CotuneError(Code.CONFIG, f"no part of kind '{kind}'", where=room, fix=nearest(kind, kinds))
     module, _, name = kind.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        found = attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise CotuneError(Code.CONFIG, f"cannot load part '{kind}'", where=room, got=str(error)) from error
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise CotuneError(Code.CONFIG, f"'{kind}' is not a part", where=room, expected="a subclass of cotune.Part")

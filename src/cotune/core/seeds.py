@@ -27,7 +27,7 @@ class Purpose(StrEnum):
 
 def derive(seed: int, *path: int | str) -> int:
     """`blake2b(path, key = seed)` as an unsigned 63-bit integer; the same on every machine."""
-    text = "/".join(f"{type(step).__name__}:{step}" for step in path)
+    text = "/".join(f"{type(step).__name__}:{step}".replace("/", "//") for step in path)
     key = seed.to_bytes(16, "little", signed=True)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=8).digest()) >> 1
 

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, Self
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -96,10 +97,36 @@ class Session:
         return f"<{type(self).__name__}>"
 
 
+def from_bytes(data: bytes) -> dict[str, Tensor]:
+    """The tensors of safetensors bytes, each in memory of its own.
+
+    They are copied out of the buffer, whose parts lie at any address: math libraries promise the same bits only for the
+    same alignment, and the same theta must train the same wherever it was read from.
+    """
+    return {name: tensor.clone() for name, tensor in safetensors.torch.load(data).items()}
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Named tensors as safetensors bytes."""
+    data: bytes = safetensors.torch.save(apart(tensors), metadata)
+    return data
+
+
 def raw(tensor: Tensor) -> bytes:
     """The bytes of a tensor in C order, whatever its dtype (bfloat16 has no NumPy form)."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors takes them: on the CPU, in C order, each with memory of its own."""
+    packed, seen = {}, set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().to("cpu").contiguous()
+        memory = plain.untyped_storage().data_ptr()
+        packed[name] = plain.clone() if memory in seen else plain
+        seen.add(memory)
+    return packed
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -107,6 +134,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
-        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode("utf-8", "surrogatepass"))
+        escaped = name.replace("|", "||")  # where a name ends is never in doubt
+        total.update(f"{escaped}|{tensor.dtype}|{tuple(tensor.shape)}|".encode("utf-8", "surrogatepass"))
         total.update(raw(tensor))
     return total.hexdigest()

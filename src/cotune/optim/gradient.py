@@ -27,7 +27,8 @@ def gradient(view: View, objective: Objective) -> tuple[dict[str, Tensor], Tenso
     for portion in objective.microbatches():
         losses = portion(leaves)
         part = losses.sum() / objective.rows
-        grads = torch.autograd.grad(part, [leaves[name] for name in names], allow_unused=True)
+        wanted = [leaves[name] for name in names]
+        grads = torch.autograd.grad(part, wanted, allow_unused=True) if part.requires_grad else (None,) * len(wanted)
         unreached = [name for name, grad in zip(names, grads, strict=True) if grad is None]
         if unreached:
             raise CotuneError(

@@ -23,6 +23,7 @@ import torch
 from cotune.core.contracts import Layouts
 from cotune.core.errors import Code, CotuneError
 from cotune.core.message import Envelope, Header, Kind, Limits
+from cotune.core.state import from_bytes, to_bytes
 
 VERSION = "01"
 MAX_TABLE_BYTES = 64 * 2**20
@@ -61,7 +62,7 @@ def encode(envelope: Envelope) -> bytes:
     """The message as bytes; the same envelope gives the same bytes.
 
     Raises:
-        CotuneError: E_DTYPE for something that is no dense tensor of a known dtype, with its name.
+        CotuneError: E_DTYPE for something that is no dense tensor of a known dtype, or no number, with its name.
     """
     tensors = {}
     for part, named in envelope.parts.items():
@@ -70,9 +71,12 @@ def encode(envelope: Envelope) -> bytes:
             if not known or tensor.layout is not torch.strided:
                 got = dtype_name(tensor.dtype) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
                 raise CotuneError(Code.DTYPE, "cannot be sent", where=f"{part}/{name}", got=got)
-            tensors[f"{part}/{name}"] = tensor.detach().to("cpu").contiguous()
-    tensors[METRICS] = torch.tensor(envelope.metrics, dtype=torch.float64)
-    return safetensors.torch.save(tensors, {"cotune": _dump(envelope.header)})
+            tensors[f"{part}/{name}"] = tensor
+    try:
+        tensors[METRICS] = torch.tensor(envelope.metrics, dtype=torch.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CotuneError(Code.DTYPE, "cannot be sent", where=METRICS, got=str(error), expected="numbers") from error
+    return to_bytes(tensors, {"cotune": _dump(envelope.header)})
 
 
 def decode(data: bytes, limits: Limits) -> Envelope:
@@ -92,12 +96,15 @@ def decode(data: bytes, limits: Limits) -> Envelope:
         raise CotuneError(Code.SHAPE, "wrong number of metrics", got=metrics[1][0], expected=limits.metrics)
     if limits.layout is not None:
         _compare(found, limits.layout)
-    tensors = safetensors.torch.load(data)
+    try:
+        tensors = from_bytes(data)
+    except (safetensors.SafetensorError, ValueError, RuntimeError) as error:
+        raise CotuneError(Code.FORMAT, "not a message: its tensors cannot be read", got=type(error).__name__) from error
     values = tuple(tensors.pop(METRICS).tolist())
     parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in limits.layout or {}}
-    for name, tensor in tensors.items():
+    for name in found:  # in the table's order; safetensors has none
         part, _, inner = name.partition("/")
-        parts.setdefault(part, {})[inner] = tensor
+        parts.setdefault(part, {})[inner] = tensors[name]
     return Envelope(header, parts, values)
 
 
@@ -192,7 +199,7 @@ def _parse(text: object) -> Header:
             )
         if {name: len(value) for name, value in raw.items()} != _WIDTHS:
             raise ValueError("a field of another width")
-        return Header(
+        header = Header(
             kind=Kind(raw["kind"].strip()),
             run=raw["run"],
             client=raw["client"],
@@ -205,7 +212,10 @@ def _parse(text: object) -> Header:
             deadline=struct.unpack(">d", bytes.fromhex(raw["deadline"]))[0],
             seed=int(raw["seed"], 16),
         )
-    except (ValueError, RecursionError) as error:
+        if _dump(header) != text:
+            raise ValueError("not written as we write it")
+        return header
+    except (ValueError, RecursionError, struct.error) as error:
         raise CotuneError(Code.FORMAT, "message header cannot be read", got=str(error)) from error
 
 
@@ -230,6 +240,8 @@ def _table(data: bytes) -> tuple[Header, Found]:
             dtype, shape, (start, end) = _NAMES[row["dtype"]], tuple(row["shape"]), row["data_offsets"]
             if not all(type(side) is int and side >= 0 for side in (*shape, start, end)):
                 raise ValueError("a side is no count")
+            if name != METRICS and "/" not in name:
+                raise ValueError("a tensor outside every part")
             if end - start != _bytes(dtype, shape):
                 raise CotuneError(Code.TRUNCATED, "tensor claims other bytes than it has", where=name, got=end - start)
             found[name] = (dtype, shape)

@@ -1,0 +1,187 @@
+"""The commands and their options; what a command does is imported when it is called, so that help costs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cotune.core.errors import Code, CotuneError, nearest
+
+Source = Annotated[
+    str, typer.Argument(metavar="RECIPE|FILE", help="A recipe (see `cotune list recipe`) or a TOML file.")
+]
+Backbone = Annotated[str | None, typer.Option(metavar="REF", help="The model: see `cotune list backbone`.")]
+Task = Annotated[str | None, typer.Option(metavar="REF", help="The data, or KIND:DATA: see `cotune list data`.")]
+Rounds = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="From which every draw derives.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="a.b=c", help="Any value of the experiment, as TOML; repeatable.")
+]
+Device = Annotated[str | None, typer.Option(metavar="D", help="Where the model lives: cpu, cuda, mps.")]
+
+
+class Commands(TyperGroup):
+    """The commands in the order of a first visit; an unknown one names the nearest."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names.
+
+        Raises:
+            CotuneError: E_CONFIG when there is none.
+        """
+        if self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            raise CotuneError(Code.CONFIG, f"no command '{args[0]}'", where="cotune", fix=nearest(args[0], known))
+        return super().resolve_command(ctx, args)
+
+
+def commands() -> typer.Typer:
+    """The command line."""
+    app = typer.Typer(
+        cls=Commands,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(options)
+    app.command("list")(list_rooms)
+    app.command("show")(show)
+    app.command("run")(run)
+    app.command("check")(check)
+    app.command("fetch")(fetch)
+    app.command("doctor")(doctor)
+    return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+
+        print(f"cotune {metadata.version('cotune')}")
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; also after the command.")
+    ] = False,
+) -> None:
+    """Fine-tune one language model across many clients that may not pool their data."""
+    del version, debug
+
+
+def list_rooms(
+    room: Annotated[str | None, typer.Argument(metavar="[ROOM]", help="This room alone.")] = None,
+) -> None:
+    """What an experiment can name, a line each."""
+    from cotune.cli.rooms import listing
+
+    print(listing(room))
+
+
+def show(
+    source: Source,
+    *,
+    backbone: Backbone = None,
+    task: Task = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    device: Device = None,
+    shapes_only: Annotated[
+        bool, typer.Option("--shapes-only", help="Read no data: assume two labels and one client.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """An experiment before it runs, down to the bytes.
+
+    First all of it as TOML; then, as comments, the client's objective, what trains and travels, every message, and what
+    is not protected. The output is itself an experiment file.
+    """
+    from cotune.cli.show import view
+
+    shown = view(
+        source,
+        shapes_only=shapes_only,
+        backbone=backbone,
+        task=task,
+        rounds=rounds,
+        seed=seed,
+        device=device,
+        sets=sets or (),
+    )
+    print(shown.json() if as_json else shown.text())
+
+
+def run(
+    source: Source,
+    *,
+    backbone: Backbone = None,
+    task: Task = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of run folders.")] = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away an earlier run of the same experiment.")] = False,
+    device: Device = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder alone, at the end.")] = False,
+) -> None:
+    """Carry an experiment out, round by round."""
+    from cotune.cli.run import run as carry_out
+
+    carry_out(
+        source,
+        out,
+        resume=resume,
+        fresh=fresh,
+        quiet=quiet,
+        backbone=backbone,
+        task=task,
+        rounds=rounds,
+        seed=seed,
+        device=device,
+        sets=sets or (),
+    )
+
+
+def check(
+    kind: Annotated[str, typer.Argument(help="A kind, ROOM.KIND, or a dotted path `package.module:Class`.")],
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="field=value", help="A field of the part, as TOML; repeatable.")
+    ] = None,
+) -> None:
+    """The laws of its room on one part, yours or ours.
+
+    The exit status is 1 when a law is broken, and 2 when the part cannot be built.
+    """
+    from cotune.cli.check import verdicts
+
+    lines, broken = verdicts(kind, sets or ())
+    print("\n".join(lines))
+    if broken:
+        raise typer.Exit(1)
+
+
+def fetch(
+    ref: Annotated[str, typer.Argument(help="`pkg:NAME` or a hub id.")],
+    data: Annotated[bool, typer.Option("--data", help="The hub id is a data set, not a model.")] = False,
+) -> None:
+    """What a reference names, into the cache."""
+    from cotune.cli.fetch import fetch as bring
+
+    bring(ref, data=data)
+
+
+def doctor() -> None:
+    """Versions, devices, memory, cache, extras, warnings."""
+    from cotune.cli.doctor import report
+
+    for line in report():
+        print(line, flush=True)
