@@ -171,20 +171,26 @@ class Checkpoints:
     def latest(self, watch: Watch = quiet) -> tuple[int, dict[str, bytes]] | None:
         """The newest checkpoint whose files are what their manifest says; None when there is none at all.
 
-        A damaged one is named and passed over for the one before.
+        A damaged one is passed over for the one before, and `watch` is told about both.
 
         Raises:
             CotuneError: E_HASH when there are checkpoints but none is whole.
         """
         rounds = self.rounds()
+        damaged: dict[int, str] = {}
+        whole = None
         for round_ in reversed(rounds):
             try:
-                return round_, self._read(round_)
+                whole = round_, self._read(round_)
+                break
             except CotuneError as error:
-                watch("checkpoint-damaged", {"round": round_, "error": str(error)})
-        if rounds:
+                damaged[round_] = str(error)
+        used = whole[0] if whole else None
+        for round_, why in damaged.items():
+            watch("checkpoint-damaged", {"round": round_, "error": why, "used": used})
+        if rounds and whole is None:
             raise CotuneError(Code.HASH, "no checkpoint is whole", where=str(rounds), fix="start again with --fresh")
-        return None
+        return whole
 
     def _read(self, round_: int) -> dict[str, bytes]:
         folder = self.folder / f"round-{round_:05d}"

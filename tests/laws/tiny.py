@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cotune as ct
-from cotune.core.contracts import ClientInfo
+from cotune.core.contracts import ClientInfo, OnReply, Outcome
 from cotune.engine import InlineEngine
 from cotune.experiment import run
 from cotune.resolve import load
@@ -60,7 +60,7 @@ def theta(experiment_: ct.Experiment, out: Path, **options: Any) -> str:
 
 
 class Wrapped:
-    """An inline engine whose exchange a test changes by overriding `deliver`."""
+    """An inline engine, for tests that override what they change."""
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         self.inner = InlineEngine(setup, folder)
@@ -70,6 +70,10 @@ class Wrapped:
     def clients(self) -> list[ClientInfo]:
         """As the inner engine."""
         return list(self.inner.clients())
+
+    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
+        """As the inner engine."""
+        return self.inner.exchange(downs, deadline, min_ok, on_reply)
 
     def close(self) -> None:
         """As the inner engine."""

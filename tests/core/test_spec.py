@@ -1,0 +1,85 @@
+"""The table of trained tensors: what it derives, and that its digest sees all of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotune.core.spec import Entry, Role, Spec
+from cotune.core.state import Personal, Theta
+
+A = Entry("m.A", (4, 6), Role.FACTOR_A, "m", scale=2.0)
+B = Entry("m.B", (5, 4), Role.FACTOR_B, "m", scale=2.0)
+HEAD = Entry("head", (3,), Role.HEAD, "head")
+SPEC = Spec((A, B, HEAD))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Spec((B, A, HEAD)),
+        Spec((A, B)),
+        *(
+            Spec((replace(A, **{name: value}), B, HEAD))
+            for name, value in {
+                "name": "n.A",
+                "shape": (6, 4),
+                "role": Role.FULL,
+                "module": "n",
+                "block": 1,
+                "scale": 2.5,
+                "shared": False,
+            }.items()
+        ),
+    ],
+)
+def test_the_digest_sees_every_field_and_the_order(other: Spec) -> None:
+    assert other.digest != SPEC.digest
+    assert len(other.digest) == 16
+
+
+def test_equal_tables_have_equal_digests() -> None:
+    assert Spec((replace(A), replace(B), replace(HEAD))).digest == SPEC.digest
+
+
+def test_entries_are_found_by_name_and_count_their_numbers() -> None:
+    assert SPEC["m.B"] is B
+    assert "head" in SPEC
+    assert "m.C" not in SPEC
+    assert [entry.numel for entry in SPEC] == [24, 20, 3]
+    assert Entry("x", (), Role.FULL, "").numel == 1
+    assert Entry("x", (3, 0), Role.FULL, "").numel == 0
+
+
+def test_sharing_says_what_travels() -> None:
+    own = Spec((A, B, replace(HEAD, shared=False)))
+    assert SPEC.sharing("all").shared == SPEC.names
+    assert SPEC.sharing("none").shared == ()
+    assert SPEC.sharing("none").personal == SPEC.names
+    assert SPEC.sharing((Role.FACTOR_A,)).shared == ("m.A",)
+    assert SPEC.sharing((Role.FACTOR_A, Role.HEAD)).shared == ("m.A", "head")
+    assert own.sharing("all").shared == ("m.A", "m.B")
+    assert own.sharing((Role.HEAD,)).shared == ()
+
+
+def test_what_travels_and_what_stays_are_other_types() -> None:
+    own = SPEC.sharing((Role.FACTOR_B,))
+    theta, personal = own.divide({entry.name: torch.zeros(entry.shape) for entry in SPEC})
+    assert (type(theta), list(theta)) == (Theta, ["m.B"])
+    assert (type(personal), list(personal)) == (Personal, ["m.A", "head"])
+
+
+@given(st.integers(1, 64))
+def test_another_rank_keeps_alpha_and_everything_else(rank: int) -> None:
+    spec = SPEC.ranked(rank)
+    assert spec["m.A"].shape == (rank, 6)
+    assert spec["m.B"].shape == (5, rank)
+    assert spec["head"] == HEAD
+    for name in ("m.A", "m.B"):
+        assert spec[name].scale * rank == pytest.approx(2.0 * 4)
+    assert spec.names == SPEC.names
+    assert (spec.digest == SPEC.digest) == (rank == 4)
