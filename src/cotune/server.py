@@ -128,7 +128,7 @@ def check(reply: Envelope, sent: Header, kind: Kind) -> None:
         (Code.RUN, "reply of another client", header.client, sent.client),
         (Code.ROUND, "reply of another round", header.round, sent.round),
         (Code.ROUND, "reply of another kind", header.kind.value, kind.value),
-        (Code.BASE, "reply that started from another theta", header.base[:12], sent.base[:12]),
+        (Code.BASE, "reply that started from another theta", header.base, sent.base),
         (Code.KEYS, "reply of another spec", header.spec, sent.spec),
     )
     for code, what, got, expected in rows:

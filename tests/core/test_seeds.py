@@ -21,9 +21,9 @@ PATHS = st.lists(st.integers(-2, 2) | st.text("a/:intsr1", max_size=6), max_size
 
 
 def test_a_derived_seed_is_the_same_on_every_machine() -> None:
-    assert derive(0) == 5154060120377036733
-    assert derive(7, "batches", 3, "client-1") == 2535651405284127436
-    assert derive(2**63 - 1, -1, "größe/\ud800") == 3283316170128462186
+    assert derive(0) == 4766721411179326420
+    assert derive(7, "batches", 3, "client-1") == 3278551786660579949
+    assert derive(2**63 - 1, -1, "größe/\ud800") == 7103053065546614349
 
 
 def test_purposes_rounds_and_clients_never_collide() -> None:
@@ -102,15 +102,20 @@ def test_seeds_do_not_depend_on_the_process_or_its_hash_seed() -> None:
     assert said[0][1] == said[1][1] == f"{ours[0]} {ours[1]}"
 
 
+def global_states() -> tuple[object, ...]:
+    _, key, *rest = np.random.get_state()  # noqa: NPY002
+    words = np.asarray(key).tolist()
+    return torch.get_rng_state().tolist(), words, rest, random.getstate()
+
+
 def test_generators_start_at_their_seed_and_leave_the_global_ones_alone() -> None:
-    before = torch.get_rng_state(), np.random.get_state(legacy=True), random.getstate()
+    before = global_states()
     first = torch.randn(4, generator=torch_generator(8)), numpy_generator(8).random(4)
     second = torch.randn(4, generator=torch_generator(8)), numpy_generator(8).random(4)
     Seeds().of(Purpose.DATA, 1)
     assert torch.equal(first[0], second[0])
     assert first[1].tolist() == second[1].tolist()
     assert first[1].tolist() != numpy_generator(9).random(4).tolist()
-    after = torch.get_rng_state(), np.random.get_state(legacy=True), random.getstate()
-    assert torch.equal(before[0], after[0])
-    assert str(before[1]) == str(after[1])
-    assert before[2] == after[2]
+    assert global_states() == before
+    torch.rand(1)
+    assert global_states() != before, "the control: a draw shows"

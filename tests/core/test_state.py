@@ -159,7 +159,7 @@ class Plain:
 
 
 COPIES: list[Callable[[object], object]] = [
-    *(lambda value, protocol=protocol: pickle.dumps(value, protocol) for protocol in range(6)),  # type: ignore[misc]
+    *(lambda value, protocol=protocol: pickle.dumps(value, protocol) for protocol in range(6)),
     lambda value: pickle.dumps({"deep": [value]}),
     lambda value: torch.save({"deep": value}, io.BytesIO()),
     copy.copy,

@@ -34,7 +34,7 @@ def verdicts(kind: str, sets: Iterable[str] = ()) -> tuple[list[str], int]:
     for i, (_, fault) in enumerate(found):
         if fault is not None:
             lines[i] += f" · {one_line(fault)}"
-    held = f"{len(found) - len(faults)} of {len(found)} laws hold for {one_line(str(part))}"
+    held = f"{len(found) - len(faults)} of {len(found)} laws hold for {one_line(repr(part))}"
     return [*lines, held], len(faults)
 
 

@@ -75,6 +75,7 @@ class Bar(Lines):
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            refresh_per_second=4,
         )
         self.task = self.progress.add_task("loading", total=None, figures="")
         self.round, self.cohort, self.done, self.bytes = 0, 0, 0, 0
@@ -151,8 +152,8 @@ def round_lines(record: RoundRecord, rounds: int) -> list[str]:
     cost = f"up {decimal(record.uplink_bytes)} · down {decimal(record.downlink_bytes)} · {record.seconds:.1f} s"
     lines = [" · ".join([f"round {record.round}/{rounds}", *_figures(record), counted, cost])]
     if record.abandoned:
-        lines.append(f"  abandoned, theta stays · {record.abandoned}")
-    lines += [f"  dropped {one_line(client, 80)} · {reason}" for client, reason in sorted(cohort.reasons.items())]
+        lines.append(f"abandoned, theta stays · {record.abandoned}")
+    lines += [f"dropped {one_line(client, 80)} · {reason}" for client, reason in sorted(cohort.reasons.items())]
     return lines
 
 

@@ -163,11 +163,8 @@ def _stand_in(experiment: Experiment) -> tuple[Corpus, str]:
 def _rows_text(plan: Plan) -> str:
     clients = plan.clients
     rows, held = sum(info.rows for info in clients), sum(info.held for info in clients)
-    cohort = plan.federation.cohort or "all"
-    return (
-        f"{len(clients)} {_noun(len(clients), 'client')}, {cohort} a round: {rows:,} rows to train on, {held:,} held back, "
-        f"{plan.test_rows:,} test rows that nobody has"
-    )
+    divided = f"{rows:,} rows to train on, {held:,} held back, {plan.test_rows:,} test rows that nobody has"
+    return f"{len(clients)} {_noun(len(clients), 'client')}, {plan.federation.cohort or 'all'} a round: {divided}"
 
 
 def _method_lines(experiment: Experiment) -> list[tuple[str, str]]:
@@ -231,7 +228,8 @@ def _round_text(numbers: Sequence[int], messages: Round) -> str:
         )
     columns = ("message", "count", *roles, "framing", "each", "together")
     listed = ", ".join(map(str, numbers[:SHOWN])) + (f" … {numbers[-1]}" if len(numbers) > SHOWN else "")
-    head = f"  {_noun(len(numbers), 'round')} {listed}: {_spent_text(spent(messages))}"
+    which = f"round {listed}" if len(numbers) == 1 else f"each of rounds {listed}"
+    head = f"  {which}: {_spent_text(spent(messages))}"
     return f"{head}\n{_indented(Table(columns, rows), 4)}"
 
 

@@ -18,7 +18,8 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
         where: what comes before its keys.
     """
     problems = error.errors(include_url=False)
-    first = problems[0]
+    # A misspelt key is unknown, and the one that was meant is missing: the first says more.
+    first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
     place = ".".join(str(step) for step in (where, *first["loc"]) if step != "")
     more = f"{len(problems) - 1} more" if len(problems) > 1 else ""
     if first["type"] == "extra_forbidden":

@@ -210,7 +210,7 @@ def _parse(text: object) -> Header:
             rows=int(raw["rows"]),
             rate=struct.unpack(">d", bytes.fromhex(raw["rate"]))[0],
             deadline=struct.unpack(">d", bytes.fromhex(raw["deadline"]))[0],
-            seed=int(raw["seed"], 16),
+            seed=int.from_bytes(bytes.fromhex(raw["seed"])),
         )
         if _dump(header) != text:
             raise ValueError("not written as we write it")
