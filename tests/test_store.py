@@ -84,9 +84,10 @@ def test_the_control_writing_in_place_loses_the_old_content(tmp_path: Path, monk
     path = tmp_path / "file"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", refuse(errno.ENOSPC))
-    with pytest.raises(OSError, match="No space"), path.open("wb") as file:
+    with path.open("wb") as file:
         file.write(b"new")
-        os.fsync(file.fileno())
+        with pytest.raises(OSError, match="No space"):
+            os.fsync(file.fileno())
     assert path.read_bytes() != b"old"
 
 
@@ -118,17 +119,18 @@ def test_a_file_where_a_folder_should_be_is_an_error_of_the_disk(tmp_path: Path)
     assert refused(lambda: Checkpoints(tmp_path / "file" / "x").write(1, {"a": b""})).code is Code.DISK
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
-    )
-)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+PLAIN = st.none() | st.booleans() | st.integers() | TEXTS
+
+
+@given(st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
 def test_json_comes_back(value: object) -> None:
     with TemporaryDirectory() as folder:
-        write_json(Path(folder) / "x.json", value)
-        again = read_json(Path(folder) / "x.json")
-    if "\\ud" not in json.dumps(value):  # half a surrogate pair is no text
-        assert again == value
+        path = Path(folder) / "x.json"
+        write_json(path, value)
+        assert read_json(path) == value
+        write_json(path, ["half a pair: \ud800"])
+        assert read_json(path) == ["half a pair: ?"]
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{", b"\xff\xfe", b"{}x"])

@@ -99,6 +99,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str =
     return found
 
 
+CHECKPOINTS = "checkpoints"
 MakeEngine = Callable[[Setup, Path], Engine]
 
 
@@ -125,8 +126,9 @@ def run(
         make_engine: where clients run; called with the setup and the folder for clients' own state.
 
     Raises:
-        CotuneError: E_LOCK when another process runs it, E_CKPT when an unfinished run is there and neither `resume`
-            nor `fresh` is given, E_QUORUM after too many abandoned rounds in a row, and whatever the parts raise.
+        CotuneError: E_LOCK when another process runs it, E_CKPT when checkpoints of an unfinished run are there and
+            neither `resume` nor `fresh` is given, E_QUORUM after too many abandoned rounds in a row, and whatever the
+            parts raise.
     """
     folder = experiment.folder(Path(out))
     with lock(folder):
@@ -138,7 +140,7 @@ def run(
             if read_json(status)["status"] == "finished":
                 watch("reused", {"folder": str(folder)})
                 return Run(folder)
-            if not resume:
+            if not resume and Checkpoints(folder / CHECKPOINTS).rounds():
                 raise CotuneError(
                     Code.CHECKPOINT, "an unfinished run is here", where=folder.name, fix="add --resume, or --fresh"
                 )
@@ -162,8 +164,8 @@ def run(
 def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: MakeEngine) -> None:
     """Every round that is still to be played, each ending in a checkpoint, a record and its ledger lines."""
     watch("loading", {"backbone": experiment.backbone.ref, "folder": str(folder)})
-    setup = experiment.blueprint().build()
-    journal, checkpoints = FileJournal(folder / "journal"), Checkpoints(folder / "checkpoints")
+    setup = experiment.blueprint().build(say=lambda line: watch("fetching", {"line": line}))
+    journal, checkpoints = FileJournal(folder / "journal"), Checkpoints(folder / CHECKPOINTS)
     records, ledger = Lines(folder / "rounds.jsonl"), Lines(folder / "ledger.jsonl")
     engine = make_engine(setup, folder / "clients")
     desk = Desk(setup, {info.id: info for info in engine.clients()}, journal, spill=folder)

@@ -7,6 +7,7 @@ from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
 from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Task
+from cotune.core.events import Say, silent
 from cotune.core.part import Capability, check_fit
 from cotune.core.seeds import Purpose, Seeds
 from cotune.core.spec import Spec
@@ -99,14 +100,14 @@ class Blueprint:
     seeds: Seeds
     backbone: BackboneConfig
 
-    def build(self) -> Setup:
-        """Load, divide, attach, encode.
+    def build(self, say: Say = silent) -> Setup:
+        """Load, divide, attach, encode; `say` is told before a download.
 
         Raises:
             CotuneError: what loading a backbone or data raises; E_CONFLICT when a part needs what the backbone lacks.
         """
-        corpus = self.task.load(self.seeds)
-        backbone = self.backbone.load(corpus.head, len(corpus.labels), self.seeds.of(Purpose.INIT, "backbone"))
+        corpus = self.task.load(self.seeds, say)
+        backbone = self.backbone.load(corpus.head, len(corpus.labels), self.seeds.of(Purpose.INIT, "backbone"), say)
         test = self.task.encode(corpus.test[: self.evaluation.rows], backbone.tokenizer, backbone.limit)
         return Setup(**self._fields(corpus, backbone), backbone=backbone, test=test)
 

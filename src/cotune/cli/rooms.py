@@ -69,6 +69,6 @@ def _data() -> Rows:
     return [
         ("ORG/NAME[:config][@revision]", "A data set on the hub, or in its local cache."),
         ("./path", f"A local file ({', '.join(sorted(READERS))}), or a folder in which one file is one client."),
-        *((f"pkg:{name}", (read.__doc__ or "").splitlines()[0]) for name, read in PACKAGED.items()),
+        *((f"pkg:{name}", (carried.read.__doc__ or "").splitlines()[0]) for name, carried in PACKAGED.items()),
         ("synth:sentiment", f"Generated sentences with a known best accuracy; ?{options}."),
     ]

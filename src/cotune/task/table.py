@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cotune.core.errors import Code, CotuneError, nearest
+from cotune.core.events import Say, silent
 from cotune.core.reference import parse
 from cotune.task.files import read_path
 from cotune.task.library import hub
@@ -13,7 +14,7 @@ from cotune.task.synth import SYNTHETIC
 __all__ = ["Table", "read"]
 
 
-def read(text: str) -> Table:
+def read(text: str, say: Say = silent) -> Table:
     """The rows that a reference names: a local file or folder, `pkg:`, `synth:`, or a hub id.
 
     Raises:
@@ -26,7 +27,7 @@ def read(text: str) -> Table:
         case "hub":
             return hub(reference)
         case "pkg" if reference.name in PACKAGED:
-            return PACKAGED[reference.name]()
+            return PACKAGED[reference.name].read(say)
         case "synth" if reference.name in SYNTHETIC:
             return SYNTHETIC[reference.name](reference)
     known = [f"pkg:{name}" for name in PACKAGED] + [f"synth:{name}" for name in SYNTHETIC]
