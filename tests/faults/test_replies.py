@@ -278,6 +278,24 @@ def test_a_message_changed_on_its_way_down_is_refused_by_the_client(tmp_path: Pa
     assert run.rounds[0].cohort.dropped == {"E_BASE": (VICTIM,)}
 
 
+def test_a_client_that_starts_from_another_initialisation_is_refused_before_it_trains(tmp_path: Path) -> None:
+    """A never travels where only B trains, so both sides must have derived the same one."""
+    from cotune.client import Client
+    from cotune.core.message import NEVER, Kind
+    from cotune.laws import ListJournal
+    from cotune.server import Desk
+
+    ours = experiment(method__trainable={"kind": "lora", "train": "B"}).blueprint()
+    theirs = replace(ours, seeds=ours.seeds.model_copy(update={"init": 99}))
+    setup = ours.build()
+    desk = Desk(setup, {info.id: info for info in setup.clients}, ListJournal())
+    message = wire.encode(desk.brief(desk.opening(), VICTIM, Kind.TRAIN, NEVER))
+    assert client_step(Client(VICTIM, ours.build(), tmp_path / "same"), message)
+    with pytest.raises(CotuneError) as caught:
+        client_step(Client(VICTIM, theirs.build(), tmp_path / "other"), message)
+    assert caught.value.code is Code.BASE
+
+
 def test_a_client_refuses_messages_that_are_not_for_it(tmp_path: Path) -> None:
     from cotune.client import Client
     from cotune.core.message import NEVER, Kind

@@ -18,6 +18,7 @@ from cotune.core.spec import Entry, Role, Scope, Spec
 from cotune.core.state import Personal, Theta, digest
 from cotune.core.view import View
 from cotune.optim import SGD, AdamW
+from cotune.optim.adamw import Moments
 from cotune.optim.gradient import gradient
 
 SPEC = Spec(
@@ -113,12 +114,7 @@ CLIPS = [None, 0.05, 1e6]
         AdamW(lr=0.01, betas=(0.0, 0.0), epsilon=1.0, weight_decay=0.5),
     ],
 )
-def test_adamw_is_that_of_torch(
-    dtype: torch.dtype,
-    tolerance: float,
-    clip: float | None,
-    part: AdamW,
-) -> None:
+def test_adamw_is_that_of_torch(dtype: torch.dtype, tolerance: float, clip: float | None, part: AdamW) -> None:
     here = replace(view(dtype), clip=clip)
     values = {"lr": part.lr, "betas": part.betas, "eps": part.epsilon, "weight_decay": part.weight_decay}
     expected = by_torch(torch.optim.AdamW, here, net(dtype), 12, **values)
@@ -163,16 +159,24 @@ def test_a_learning_rate_of_zero_changes_no_bit(part: Optimizer, dtype: torch.dt
     assert digest(steps(part.model_copy(update={"lr": 0.1}), here, net(dtype), 5).tensors) != digest(here.tensors)
 
 
+def of_state(state: object) -> str:
+    if not isinstance(state, Moments):
+        assert state is None
+        return ""
+    rows = {f"{which}/{name}": tensor for which in "mv" for name, tensor in getattr(state, which).items()}
+    return f"{state.count} {digest(rows)}"
+
+
 @pytest.mark.parametrize("part", [SGD(lr=0.1), AdamW(lr=0.1)])
 def test_a_step_leaves_its_inputs_and_is_the_same_again(part: Optimizer) -> None:
     here, objective = view(), net(portion=3)
     state = part.init(here)
     once = part.step(here, state, objective)
-    before = digest(here.tensors), repr(state), digest(once.view.tensors), repr(once.state)
+    before = digest(here.tensors), of_state(state), digest(once.view.tensors), of_state(once.state)
     again = part.step(here, state, objective)
     part.step(once.view, once.state, objective)
-    assert (digest(here.tensors), repr(state), digest(once.view.tensors), repr(once.state)) == before
-    assert (digest(again.view.tensors), repr(again.state)) == before[2:]
+    assert (digest(here.tensors), of_state(state), digest(once.view.tensors), of_state(once.state)) == before
+    assert (digest(again.view.tensors), of_state(again.state)) == before[2:]
     assert all(not tensor.requires_grad for tensor in once.view.tensors.values())
     assert (here.step, once.view.step) == (0, 1)
 
