@@ -10,14 +10,19 @@ import pytest
 import safetensors.torch
 import torch
 from tiny import experiment, play
+from torch.utils.flop_counter import FlopCounterMode
 
 import cotune as ct
 from cotune import forecast, wire
+from cotune.backbone.bind import bind
 from cotune.checkpoint import unpack
+from cotune.client import Client
 from cotune.core.message import NEVER, Kind
 from cotune.core.state import Theta, digest
+from cotune.core.view import View
 from cotune.engine import InlineEngine
 from cotune.laws import ListJournal
+from cotune.objective import StepObjective, step_flops
 from cotune.round import server_round
 from cotune.server import Desk
 from cotune.setup import Setup
@@ -185,3 +190,24 @@ def test_a_bfloat16_backbone_trains_float32_tensors(tmp_path: Path) -> None:
         run = play(experiment(recipe, backbone__dtype="bfloat16"), tmp_path)
         assert {tensor.dtype for tensor in final_theta(run).values()} == {torch.float32}
         assert run.rounds[-1].abandoned is None
+
+
+@pytest.mark.parametrize("arch", ["llama", "opt", "gpt2", "bert"])
+def test_flops_counted_on_one_row_are_those_of_the_whole_step(arch: str, tmp_path: Path) -> None:
+    whole = experiment(backbone={"ref": f"random:{arch}?layers=2&hidden=16&heads=2"})
+    setup = whole.blueprint().build()
+    client = Client("domain-0", setup, tmp_path)
+    own, scope = client.fresh, setup.method.trainable.scope(setup.spec, 1)
+    view = View(1, "domain-0", own.theta, own.personal, {}, own.theta, {}, setup.seeds, setup.spec, scope)
+    with bind(setup.backbone.model, view.tensors, setup.spec) as bound:
+        batches = (client.batch((0, 1, 2, 3, 4)), client.batch((5, 6)))
+        objective = StepObjective(bound, setup.task, (), view, batches)
+        state = setup.method.optimizer.init(view)
+        with FlopCounterMode(display=False) as counter:
+            setup.method.optimizer.step(view, state, objective)
+        assert step_flops(objective, setup.method.optimizer, state, setup.meter) == counter.get_total_flops() > 0
+
+
+def test_a_record_adds_the_flops_of_its_clients(tmp_path: Path) -> None:
+    short, long = (play(experiment(method__budget={"steps": n, "batch": 4}), tmp_path).rounds for n in (1, 3))
+    assert all(2 * few.flops < many.flops < 4 * few.flops for few, many in zip(short, long, strict=True))

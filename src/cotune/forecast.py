@@ -8,7 +8,7 @@ from cotune.core.message import Kind, Limits
 from cotune.setup import Plan
 
 SLACK_BYTES = 4096
-TRAIN_METRICS = ("train_loss", "held_rows")
+TRAIN_METRICS = ("train_loss", "held_rows", "flops")
 REPORT_METRICS = ("held_rows",)
 
 

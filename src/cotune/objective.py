@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from cotune.backbone.bind import Bound
-from cotune.core.contracts import Batch, Penalty, Task
+from cotune.core.contracts import Batch, Optimizer, Penalty, Task
 from cotune.core.seeds import Purpose, derive, torch_generator
 from cotune.core.view import Budget, NamedTensors, View
+from cotune.diagnose.flops import FlopMeter
 from cotune.setup import Setup
 
 SCORE_BATCH = 32
@@ -46,6 +47,20 @@ class StepObjective:
     def rows(self) -> int:
         """How many rows the step has."""
         return sum(_rows(batch) for batch in self.batches)
+
+
+def step_flops(objective: StepObjective, optimizer: Optimizer, state: Any, meter: FlopMeter) -> int:
+    """The FLOPs of the step on `objective`; the steps that are counted are thrown away.
+
+    Rows do not mix in a model, so the first row of a batch is counted, and multiplied by the rows.
+    """
+    total = 0
+    for batch in objective.batches:
+        shapes = tuple((name, *tensor.shape[1:]) for name, tensor in sorted(batch.items()))
+        row = replace(objective, batches=({name: tensor[:1] for name, tensor in batch.items()},))
+        key = (optimizer, objective.view.spec.digest, objective.view.scope.train, shapes)
+        total += _rows(batch) * meter.count(key, partial(optimizer.step, objective.view, state, row))
+    return total
 
 
 def _rows(batch: Batch) -> int:

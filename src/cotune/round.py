@@ -21,7 +21,7 @@ from cotune.core.journal import Increment
 from cotune.core.message import Envelope, Kind
 from cotune.core.record import Cohort, RoundRecord
 from cotune.core.view import View
-from cotune.objective import StepObjective, batch_order, mean_scores, score, to_device
+from cotune.objective import StepObjective, batch_order, mean_scores, score, step_flops, to_device
 from cotune.server import Desk, Exchange, Fold, Played, State, distance, evaluate
 
 
@@ -63,7 +63,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         clip=method.budget.clip,
     ).to(setup.backbone.device)
     until = time.monotonic() + (header.deadline or math.inf)
-    traces, loss = [], math.nan
+    traces, loss, flops = [], math.nan, 0
     with bind(setup.backbone.model, view.tensors, client.spec, base) as bound:
         state = None
         for rows in batch_order(view, len(client.train.examples), method.budget):
@@ -74,6 +74,7 @@ def client_step(client: Client, message: bytes) -> bytes:
                     view = part.begin(view, objective)
                 state = method.optimizer.init(view)
                 objective = replace(objective, view=view)
+            flops += step_flops(objective, method.optimizer, state, setup.meter)
             step = method.optimizer.step(view, state, objective)
             before, view, state, loss = view, step.view, step.state, float(step.loss)
             for part in method.client_parts:
@@ -87,7 +88,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         local = score(bound, view.tensors, setup, client.held.examples if due else ())
     client.remember(view, base)
     parts = {**method.uplink.pack(view, traces), **({"aux": view.outbox} if view.outbox else {})}
-    metrics = (loss, float(len(client.held.examples)), *mean_scores(local))
+    metrics = (loss, float(len(client.held.examples)), float(flops), *mean_scores(local))
     up = replace(header, kind=Kind.UPDATE, rows=len(client.train.examples))
     return wire.encode(Envelope(up, parts, metrics))
 
@@ -137,6 +138,7 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
         client_metrics=scores.clients,
         diagnostics={"change_norm": distance(state.theta, after.theta)},
         train_loss=fold.train_loss(),
+        flops=fold.flops(),
         uplink_bytes=exchange.spent("up"),
         downlink_bytes=exchange.spent("down"),
         evaluation_bytes=sum(line.total_bytes for line in scores.ledger),

@@ -269,6 +269,10 @@ class Fold:
         total = sum(self.weights.values())
         return {client: weight / total for client, weight in self.weights.items()}
 
+    def flops(self) -> float:
+        """What training cost the accepted clients."""
+        return math.fsum(_number(metrics["flops"]) or 0.0 for metrics in self.metrics.values())
+
     def train_loss(self) -> float | None:
         """The mean over clients of the loss of their last step."""
         losses = [metrics["train_loss"] for metrics in self.metrics.values() if math.isfinite(metrics["train_loss"])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
@@ -12,6 +12,7 @@ from cotune.core.part import Capability, check_fit
 from cotune.core.seeds import Purpose, Seeds
 from cotune.core.spec import Spec
 from cotune.core.state import Personal, Theta
+from cotune.diagnose.flops import FlopMeter
 from cotune.federation import Evaluation, Federation
 from cotune.method import Method
 
@@ -82,10 +83,12 @@ class Setup(Plan):
     Attributes:
         backbone: the trainable is attached to it.
         test: the rows that no client holds, encoded.
+        meter: counts FLOPs, each shape once.
     """
 
     backbone: Backbone
     test: Encoded
+    meter: FlopMeter = field(default_factory=FlopMeter, compare=False)
 
 
 @dataclass(frozen=True)
@@ -120,5 +123,5 @@ class Blueprint:
         check_fit(self.method.parts, {*backbone.gives, Capability.ANCHOR})
         seed = self.seeds.of(Purpose.INIT, "theta")
         start, personal, spec = self.method.trainable.attach(backbone, seed, self.method.share)
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "backbone"}
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "backbone"}
         return given | {"corpus": corpus, "start": start, "personal": personal, "spec": spec}

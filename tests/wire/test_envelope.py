@@ -512,15 +512,18 @@ def resident(line: str) -> int:
     return int(found[1]) * 1024
 
 
-def growth(action: Callable[[], object]) -> int:
-    """By how many bytes resident memory rises at its highest during an action; the least of three tries."""
+def growth(action: Callable[[], object]) -> list[int]:
+    """By how many bytes resident memory rises at its highest during an action, in three tries.
+
+    The allocator may reuse what an earlier test freed, so a guard looks at the least rise, and a control at the most.
+    """
     rises = []
     for _ in range(3):
         Path("/proc/self/clear_refs").write_text("5")
         before = resident("VmRSS")
         action()
         rises.append(resident("VmHWM") - before)
-    return min(rises)
+    return rises
 
 
 @pytest.fixture
@@ -540,7 +543,7 @@ def test_a_lying_message_costs_no_memory(lie: str) -> None:
         with pytest.raises(CotuneError):
             decode(data, ANY)
 
-    assert growth(read) < 2**20
+    assert min(growth(read)) < 2**20
 
 
 # So large that the system gets it back whenever it is freed.
@@ -550,7 +553,7 @@ ROOM = Limits(2**26)
 
 @pytest.mark.usefixtures("_measurable")
 def test_the_control_an_honest_message_of_48_megabytes_shows_in_memory() -> None:
-    assert growth(lambda: decode(BIG, ROOM)) > 40 * 2**20
+    assert max(growth(lambda: decode(BIG, ROOM))) > 40 * 2**20
 
 
 @pytest.mark.usefixtures("_measurable")
@@ -562,7 +565,7 @@ def test_a_content_that_was_not_announced_is_refused_before_it_is_allocated(row:
         with pytest.raises(CotuneError):
             decode(BIG, limits)
 
-    assert growth(read) < 2**20
+    assert min(growth(read)) < 2**20
 
 
 class Bomb:
@@ -688,11 +691,9 @@ def test_flipped_bytes_give_another_message_or_a_coded_error(flips: list[tuple[i
     assert outcome(bytes(data)) in {None, Code.FORMAT, Code.TRUNCATED, Code.VERSION, Code.KEYS}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+TABLES = st.lists(LEAVES, max_size=3) | st.dictionaries(st.text(max_size=3), LEAVES, max_size=3)
+JSON = LEAVES | TABLES | st.lists(TABLES, max_size=2)
 SIDES = st.lists(st.integers(-1, 5) | st.sampled_from([2**31, 2**63, 2**64]), max_size=3)
 ROWS = st.fixed_dictionaries(
     {

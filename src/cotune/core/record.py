@@ -58,6 +58,7 @@ class RoundRecord(BaseModel):
         global_metrics: of the aggregated model on rows that no client holds.
         client_metrics: client -> metric -> local, federated, drop.
         diagnostics: named numbers about the round.
+        flops: of the accepted clients' training: the matrix products, forward and backward.
         uplink_bytes: of training replies, framing included.
         downlink_bytes: of training requests, framing included.
         train_loss: mean over accepted clients of the loss at their last step.
@@ -78,6 +79,7 @@ class RoundRecord(BaseModel):
     client_metrics: Mapping[str, Mapping[str, ClientMetric]] = {}
     diagnostics: Mapping[str, float] = {}
     train_loss: float | None = None
+    flops: float = 0.0
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     evaluation_bytes: int = 0
