@@ -10,7 +10,6 @@ import pytest
 import safetensors.torch
 import torch
 from tiny import experiment, play
-from torch.utils.flop_counter import FlopCounterMode
 
 import cotune as ct
 from cotune import forecast, wire
@@ -20,6 +19,7 @@ from cotune.client import Client
 from cotune.core.message import NEVER, Kind
 from cotune.core.state import Theta, digest
 from cotune.core.view import View
+from cotune.diagnose.flops import counting
 from cotune.engine import InlineEngine
 from cotune.laws import ListJournal
 from cotune.objective import StepObjective, step_flops
@@ -203,7 +203,7 @@ def test_flops_counted_on_one_row_are_those_of_the_whole_step(arch: str, tmp_pat
         batches = (client.batch((0, 1, 2, 3, 4)), client.batch((5, 6)))
         objective = StepObjective(bound, setup.task, (), view, batches)
         state = setup.method.optimizer.init(view)
-        with FlopCounterMode(display=False) as counter:
+        with counting() as counter:
             setup.method.optimizer.step(view, state, objective)
         assert step_flops(objective, setup.method.optimizer, state, setup.meter) == counter.get_total_flops() > 0
 

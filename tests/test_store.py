@@ -120,10 +120,10 @@ def test_a_file_where_a_folder_should_be_is_an_error_of_the_disk(tmp_path: Path)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-PLAIN = st.none() | st.booleans() | st.integers() | TEXTS
+LEAVES = st.none() | st.booleans() | st.integers() | TEXTS
 
 
-@given(st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
+@given(LEAVES | st.dictionaries(TEXTS, LEAVES | st.lists(LEAVES) | st.dictionaries(TEXTS, LEAVES)))
 def test_json_comes_back(value: object) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.json"
@@ -551,6 +551,10 @@ def test_a_harmless_name_stays(text: str) -> None:
 @given(st.text("ab./-~", max_size=5), st.text("ab./-~", max_size=5))
 def test_two_names_never_meet(one: str, two: str) -> None:
     assert (safe_name(one) == safe_name(two)) == (one == two)
+
+
+def test_thousands_of_names_without_a_harmless_letter_stay_apart() -> None:
+    assert len({safe_name(chr(0x4E00 + i)) for i in range(5000)}) == 5000
 
 
 @pytest.mark.parametrize("text", HOSTILE)

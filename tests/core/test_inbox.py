@@ -129,6 +129,8 @@ def test_a_reply_that_cannot_be_kept_stops_with_its_reason(tmp_path: Path) -> No
     with pytest.raises(CotuneError, match="No such file") as caught:
         inbox.put(CLIENTS[3], b"x")
     assert caught.value.code is Code.DISK
+    inbox.put(CLIENTS[0], b"x")
+    assert inbox.accepted == CLIENTS[:1], "one whose turn it is needs no disk"
 
 
 def test_a_waiting_reply_that_vanished_costs_its_client(tmp_path: Path) -> None:

@@ -179,9 +179,14 @@ def fetch(
     bring(ref, data=data)
 
 
-def doctor() -> None:
-    """Versions, devices, memory, cache, extras, warnings."""
-    from cotune.cli.doctor import report
+def doctor(
+    backbone: Backbone = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows a batch, for the estimate.")] = 16,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens a row, for the estimate.")] = 64,
+    device: Device = None,
+) -> None:
+    """Versions, devices, memory, cache, extras, warnings; with --backbone what every recipe will cost on it."""
+    from cotune.cli.doctor import costs, report
 
-    for line in report():
+    for line in costs(backbone, (batch, tokens), device or "cpu") if backbone else report():
         print(line, flush=True)

@@ -35,6 +35,47 @@ def report() -> Iterator[str]:
     yield from _recipes()
 
 
+def costs(reference: str, shape: tuple[int, int], device: str) -> Iterator[str]:
+    """What every recipe will cost on a backbone, and whether it fits here, before anything is loaded.
+
+    Args:
+        reference: of the backbone.
+        shape: (rows, tokens) of a batch.
+        device: where it would run.
+
+    Raises:
+        CotuneError: when the backbone's configuration cannot be had, or no recipe fits it.
+    """
+    from cotune import resolve
+    from cotune.backbone import Backbone
+    from cotune.estimate import estimate, measured_flops
+    from cotune.store import Table
+
+    backbone, heads = Backbone(ref=reference, device=device), ("causal", "classification")
+    speed = measured_flops(backbone.threads, device)
+    free = psutil.virtual_memory().available
+    rows = []
+    for name in resolve.recipes():
+        for head in heads:
+            try:
+                cost = estimate(resolve.recipe(name), backbone, head, 2, shape)
+            except CotuneError as error:
+                last = error
+                continue
+            fits = "fits" if cost.training_bytes < free else "does not fit"
+            seconds = f"{cost.step_flops / speed:.3g}"
+            memory = decimal(cost.training_bytes)
+            rows.append((name, head, f"{cost.trained:,}", memory, fits, f"{cost.step_flops / 1e9:.4g}", seconds))
+            break
+    if not rows:
+        raise last
+    yield f"{reference} · {cost.parameters:,} weights, {decimal(cost.weight_bytes)} as {backbone.dtype}"
+    here = f"{backbone.threads} thread at {speed / 1e9:.0f} GFLOP/s · {decimal(free)} free"
+    yield f"a batch of {shape[0]} x {shape[1]} tokens · {here}"
+    columns = ("row", "head", "trains", "memory", "here", "GFLOP a step", "seconds a step")
+    yield str(Table(columns, rows))
+
+
 def extras() -> dict[str, list[str]]:
     """Extra -> the distributions that it asks for, from the metadata of the installed package."""
     found: dict[str, list[str]] = {}
