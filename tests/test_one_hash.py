@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_still_arrives(
     whole, damaged = seeds("scaffold"), []
 
     def stop(name: str, about: Mapping[str, Any]) -> None:
-        if name == "round" and about["round"] == 3:
+        if name == "aggregated" and about["round"] == 3:  # the clients have moved on from round 2 by now
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

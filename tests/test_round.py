@@ -40,7 +40,7 @@ def final_theta(run: Run) -> Theta:
 
 def own_tensors(run: Run, client: str) -> dict[str, torch.Tensor]:
     """What a client that shares nothing has on its disk."""
-    (path,) = (run.folder / "clients" / client).glob("*-00003.safetensors")
+    path = run.folder / "clients" / client / "round-00003.safetensors"
     named = safetensors.torch.load_file(path)
     return {name.removeprefix("personal/"): tensor for name, tensor in named.items() if name.startswith("personal/")}
 

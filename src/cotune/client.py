@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from cotune.backbone.bind import bind
@@ -16,7 +17,7 @@ from cotune.core.contracts import Batch, Encoded
 from cotune.core.errors import Code, CotuneError
 from cotune.core.message import NEVER, Envelope, Header, Kind, Limits
 from cotune.core.spec import Spec
-from cotune.core.state import Personal, Private, Theta, from_bytes, to_bytes
+from cotune.core.state import Personal, Private, Theta, digest, from_bytes, raw, to_bytes
 from cotune.core.view import View
 from cotune.method import Method
 from cotune.objective import mean_scores, score
@@ -27,6 +28,9 @@ from cotune.store import ClientStore, safe_name
 def client_digest(client: str) -> str:
     """How a client is named on the wire: 16 hex digits of its id."""
     return hashlib.blake2b(client.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+SEAL = "sha256"  # the name under which a client's state carries its own digest
 
 
 class NotHeldError(Exception):
@@ -118,7 +122,7 @@ class Client:
         for name, tensor in down.part("base").items():
             number, _, inner = name.partition("/")
             rounds.setdefault(number, {})[inner] = tensor
-        for number in sorted(rounds):
+        for number in sorted(rounds, key=int):
             base = base.plus(Base.from_tensors(rounds[number]))
         return base
 
@@ -133,11 +137,9 @@ class Client:
             if training:
                 self.store.forget()
             return self.fresh
-        if training:
-            self.store.settle(header.accepted)
+        held = self.store.settle(header.accepted) if training else self.store.newest()
         data = self.store.read(header.accepted)
         if data is None:
-            held = self.store.held()
             raise NotHeldError(NEVER if held is None else held)
         return self._unpack(from_bytes(data))
 
@@ -151,11 +153,20 @@ class Client:
         if self.method.downlink.holds:
             named |= {f"theta/{n}": t for n, t in view.anchor.items()}
         named |= {f"base/{n}": t for n, t in base.tensors().items()}
-        self.store.put(view.round, to_bytes(named))
+        seal = torch.frombuffer(bytearray.fromhex(digest(named)), dtype=torch.uint8)
+        self.store.put(view.round, to_bytes({**named, SEAL: seal}))
 
     def _unpack(self, named: Mapping[str, Tensor]) -> Kept:
         parts: dict[str, dict[str, Tensor]] = {"theta": {}, "personal": {}, "base": {}, "private": {}}
-        for name, tensor in named.items():
+        state = {name: tensor for name, tensor in named.items() if name != SEAL}
+        if SEAL not in named or raw(named[SEAL]).hex() != digest(state):
+            raise CotuneError(
+                Code.HASH,
+                "a client's own state is damaged",
+                where=f"client {self.name}",
+                fix="remove its folder: it then starts afresh",
+            )
+        for name, tensor in state.items():
             part, _, inner = name.partition("/")
             parts[part][inner] = tensor
         private: dict[str, dict[str, Tensor]] = {}

@@ -113,6 +113,8 @@ class Federation(BaseModel):
     def _consistent(self) -> Federation:
         if self.sampling is not Sampling.ALL and self.cohort is None:
             raise ValueError(f"sampling '{self.sampling}' needs a cohort")
+        if self.sampling is Sampling.ALL and self.cohort is not None:
+            raise ValueError(f"sampling 'all' asks everyone, and a cohort of {self.cohort} is given")
         if self.sampling is Sampling.FIXED and self.min_replies and self.cohort and self.min_replies > self.cohort:
             raise ValueError(f"min_replies {self.min_replies} is more than the cohort {self.cohort}")
         return self

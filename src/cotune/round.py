@@ -107,7 +107,7 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
     fold = Fold(desk, state, exchange.sent)
     inbox = exchange.run(engine, fold.take)
 
-    after, abandoned = replace(state, round=round_, abandoned=state.abandoned + 1), None
+    after, abandoned = replace(state, round=round_, abandoned=state.abandoned + bool(cohort)), None
     try:
         commit = fold.finish(federation.quorum(len(cohort)))
     except CotuneError as error:

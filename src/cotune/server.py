@@ -259,7 +259,7 @@ class Fold:
         if len(self.weights) < quorum:
             raise CotuneError(Code.QUORUM, "too few replies", got=len(self.weights), expected=f"at least {quorum}")
         commit = self.aggregator.finish(self.fold)
-        for name, tensor in commit.theta.items():
+        for name, tensor in (*commit.theta.items(), *commit.aux.items()):
             if not bool(torch.isfinite(tensor).all()):
                 raise CotuneError(Code.NONFINITE, "the aggregate is not finite", where=name, fix="clip the updates")
         return commit
@@ -353,4 +353,4 @@ def _number(value: float | None) -> float | None:
 
 def _metric(values: Sequence[float], chance: float | None) -> Metric:
     value, low, high = mean_interval(values)
-    return Metric(value=value, n=len(values), low=low, high=high, chance=chance)
+    return Metric(value=value, n=len(values), low=_number(low), high=_number(high), chance=chance)

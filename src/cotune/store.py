@@ -214,53 +214,48 @@ class Checkpoints:
 
 
 class ClientStore:
-    """A client's own state in two generations, named by the round that made them.
+    """A client's own state in generations, named by the round that made them; the two newest of accepted rounds stay.
 
-    `pending` was made in a round whose fate the client does not know. The next message to train names the last round in
-    which the client was accepted, and comes only when that is on the server's disk; then pending is promoted or thrown
-    away. A message to score may come before that, so it reads either generation and changes none. So an abandoned
-    round or a killed server changes nothing.
+    A client does not know the fate of the round it has just trained in. The next message to train names the last round
+    in which it was accepted, and comes only when that is on the server's disk: whatever is newer came of no round and
+    goes. A message to score may come before that, so it reads and changes nothing. So an abandoned round or a killed
+    server changes nothing, and a server that falls back by one checkpoint finds its clients where it needs them.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def settle(self, accepted: int) -> int | None:
-        """Promote what round `accepted` made, discard what came of no round; the round that is now held, or None."""
-        for path in self.folder.glob("pending-*"):
-            if _round_of(path) == accepted:
-                self._promote(path)
-            else:
-                path.unlink()
-        return self.held()
-
-    def held(self) -> int | None:
-        """The round of the accepted generation, or None."""
-        rounds = [_round_of(path) for path in self.folder.glob("accepted-*")]
-        return max(rounds, default=None)
+        """Throw away what came of no round since `accepted`; the newest round that is then held, or None."""
+        rounds = self._rounds()
+        kept = [round_ for round_ in rounds if round_ <= accepted][-KEPT:]
+        for round_ in rounds:
+            if round_ not in kept:
+                self._path(round_).unlink()
+        return kept[-1] if kept else None
 
     def read(self, round_: int) -> bytes | None:
-        """The generation that a round made, accepted or pending, or None."""
-        for kind in ("accepted", "pending"):
-            path = self.folder / f"{kind}-{round_:05d}.safetensors"
-            if path.exists():
-                return path.read_bytes()
-        return None
+        """The generation that a round made, or None."""
+        path = self._path(round_)
+        return path.read_bytes() if path.exists() else None
 
     def put(self, round_: int, data: bytes) -> None:
         """What round `round_` made, until its fate is known."""
-        write_atomic(self.folder / f"pending-{round_:05d}.safetensors", data)
+        write_atomic(self._path(round_), data)
 
     def forget(self) -> None:
         """Throw everything away."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _promote(self, pending: Path) -> None:
-        pending.replace(self.folder / pending.name.replace("pending", "accepted"))
-        _sync_folder(self.folder)
-        for path in self.folder.glob("accepted-*"):
-            if _round_of(path) != _round_of(pending):
-                path.unlink()
+    def newest(self) -> int | None:
+        """The newest round that is held, whatever its fate, or None."""
+        return max(self._rounds(), default=None)
+
+    def _rounds(self) -> list[int]:
+        return sorted(_round_of(path) for path in self.folder.glob("round-*"))
+
+    def _path(self, round_: int) -> Path:
+        return self.folder / f"round-{round_:05d}.safetensors"
 
 
 def _round_of(path: Path) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotune.core.errors import Code, CotuneError
-from cotune.core.inbox import HELD_IN_MEMORY, WAITING, Inbox
+from cotune.core.inbox import HELD_IN_MEMORY, SMALL_BYTES, WAITING, Inbox
 
 CLIENTS = ["ada", "bo", "cy", "dan", "eve", "flo", "gus"]
 BAD = b"refused"
@@ -98,12 +98,26 @@ def test_a_reply_after_the_close_changes_nothing(tmp_path: Path) -> None:
     assert len(inbox.notes) == 1
 
 
-def test_more_than_three_waiting_replies_are_on_disk_and_their_files_vanish(tmp_path: Path) -> None:
+def large(client: str) -> bytes:
+    """A reply that is worth a file."""
+    return client.encode() * SMALL_BYTES
+
+
+def test_small_replies_wait_in_memory_however_many_they_are(tmp_path: Path) -> None:
+    taker = Taker()
+    inbox = Inbox(CLIENTS, taker, tmp_path)
+    for client in CLIENTS[::-1]:
+        inbox.put(client, b"x" * SMALL_BYTES)
+        assert list(tmp_path.iterdir()) == []
+    assert inbox.accepted == CLIENTS
+
+
+def test_more_than_three_large_replies_are_on_disk_and_their_files_vanish(tmp_path: Path) -> None:
     taker = Taker()
     inbox = Inbox(CLIENTS, taker, tmp_path)
     on_disk = []
     for client in CLIENTS[:0:-1]:
-        inbox.put(client, client.encode() * 1000)
+        inbox.put(client, large(client))
         on_disk.append(len(list(tmp_path.glob(f"{WAITING}*"))))
     waiting = len(CLIENTS) - 1
     assert on_disk == [max(0, count - HELD_IN_MEMORY) for count in range(1, waiting + 1)]
@@ -111,7 +125,7 @@ def test_more_than_three_waiting_replies_are_on_disk_and_their_files_vanish(tmp_
     assert taker.taken == []
     inbox.put(CLIENTS[0], b"at last")
     assert [client for client, _ in taker.taken] == CLIENTS
-    assert taker.taken[1:] == [(client, client.encode() * 1000) for client in CLIENTS[1:]]
+    assert taker.taken[1:] == [(client, large(client)) for client in CLIENTS[1:]]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,9 +139,9 @@ def test_replies_in_order_never_touch_the_disk(tmp_path: Path) -> None:
 def test_a_reply_that_cannot_be_kept_stops_with_its_reason(tmp_path: Path) -> None:
     inbox = Inbox(CLIENTS, Taker(), tmp_path / "not there")
     for client in CLIENTS[6:3:-1]:
-        inbox.put(client, b"x")
+        inbox.put(client, large(client))
     with pytest.raises(CotuneError, match="No such file") as caught:
-        inbox.put(CLIENTS[3], b"x")
+        inbox.put(CLIENTS[3], large(CLIENTS[3]))
     assert caught.value.code is Code.DISK
     inbox.put(CLIENTS[0], b"x")
     assert inbox.accepted == CLIENTS[:1], "one whose turn it is needs no disk"
@@ -136,7 +150,7 @@ def test_a_reply_that_cannot_be_kept_stops_with_its_reason(tmp_path: Path) -> No
 def test_a_waiting_reply_that_vanished_costs_its_client(tmp_path: Path) -> None:
     inbox = Inbox(CLIENTS, Taker(), tmp_path)
     for client in CLIENTS[:0:-1]:
-        inbox.put(client, b"x")
+        inbox.put(client, large(client))
     (last, *_) = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     last.unlink()
     inbox.put(CLIENTS[0], b"x")

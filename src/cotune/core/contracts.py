@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from cotune.core.change import Change, Commit, Contribution, Origin, Server
+from cotune.core.change import Base, Change, Commit, Contribution, Origin, Server
 from cotune.core.errors import CotuneError
 from cotune.core.events import Say, silent
 from cotune.core.journal import Journal
@@ -69,6 +69,32 @@ class Backbone(Attachable, Protocol):
         """SHA-256 of the frozen weights and their configuration."""
         ...
 
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """Parameter names outside the head that no file has: an export must carry them, as it carries the head."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model as a value: what `bind` takes, and how the user names the backbone.
+
+    Attributes:
+        backbone: with the trainable attached.
+        spec: the table of the tensors.
+        tensors: every trained tensor; a name that is left out keeps the frozen value.
+        base: what is added beside frozen weights.
+        origin: the hub id, the path, or the whole reference of the backbone.
+        revision: of a hub id.
+    """
+
+    backbone: Backbone
+    spec: Spec
+    tensors: NamedTensors
+    base: Base
+    origin: str
+    revision: str | None = None
+
 
 class Trainable(Part):
     """What trains: finds or adds tensors in a backbone and says which of them travel."""
@@ -86,6 +112,16 @@ class Trainable(Part):
         """`theta` as a client of another rank holds it."""
         del spec
         return theta
+
+    def adapter(self, trained: Trained) -> Mapping[str, bytes] | None:
+        """File name -> content of a folder that other libraries load beside the backbone; None where there is none."""
+        del trained
+        return None
+
+    def weights(self, trained: Trained) -> Mapping[str, Tensor] | None:
+        """Every tensor of the model under the names that it has with nothing attached; None where no such model is."""
+        del trained
+        return None
 
 
 class ClientPart(Part):
@@ -239,21 +275,40 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows as token ids, and how many were cut to fit."""
+    """Rows as token ids.
+
+    Attributes:
+        examples: what is batched; a long row may make several, and one without a use none.
+        truncated: rows that were cut to fit.
+        dropped: reason -> rows that make no example.
+    """
 
     examples: Sequence[Mapping[str, Any]]
     truncated: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def first(self, count: int | None) -> Encoded:
+        """The same with at most `count` examples."""
+        return replace(self, examples=self.examples[:count])
 
 
 class Task(Part):
     """Versioned data and how a model is trained and scored on it."""
 
     version: ClassVar[int]
+    head: ClassVar[str]  # of the model: 'classification' or 'causal'
     metrics: ClassVar[tuple[str, ...]]  # what `scores` returns for each row, 'loss' among them
+    ratios: ClassVar[Mapping[str, tuple[str, str]]] = {}  # metric -> (above, below): exp(Σ above / Σ below) over rows
+    rowwise: ClassVar[bool] = True  # whether `encode` makes exactly one example of every row
 
     @abstractmethod
     def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
         """The data, divided among the clients; a function of the data seed alone. `say` is told before a download."""
+
+    def chance(self, corpus: Corpus, vocabulary: int) -> Mapping[str, float]:
+        """Metric -> what guessing scores, for a model that tells `vocabulary` tokens apart."""
+        del vocabulary
+        return corpus.chance
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, limit: int) -> Encoded:

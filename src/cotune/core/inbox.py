@@ -10,11 +10,12 @@ from pathlib import Path
 from cotune.core.errors import Code, CotuneError
 
 HELD_IN_MEMORY = 3
+SMALL_BYTES = 2**16  # a reply of this size waits in memory, however many there are
 WAITING = ".reply-"  # how the files of waiting replies begin
 
 
 class Inbox:
-    """Replies in the order of their clients: one ahead of its turn waits as bytes, on disk past three.
+    """Replies in the order of their clients: one ahead of its turn waits as bytes, a large one on disk past three.
 
     Attributes:
         accepted: clients whose reply passed `take`.
@@ -41,7 +42,7 @@ class Inbox:
         self._answered.add(client)
         if isinstance(reply, CotuneError):
             self.dropped[client] = reply
-        elif len(self._waiting) >= HELD_IN_MEMORY and client != self._open[0]:
+        elif len(reply) > SMALL_BYTES and self._large >= HELD_IN_MEMORY and client != self._open[0]:
             self._waiting[client] = self._to_disk(reply)
         else:
             self._waiting[client] = reply
@@ -64,6 +65,11 @@ class Inbox:
                 self.accepted.append(client)
             except CotuneError as error:
                 self.dropped[client] = error
+
+    @property
+    def _large(self) -> int:
+        """How many large replies wait in memory."""
+        return sum(isinstance(reply, bytes) and len(reply) > SMALL_BYTES for reply in self._waiting.values())
 
     def _to_disk(self, reply: bytes) -> Path:
         try:

@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Metric(BaseModel):
-    """A mean over rows with its 95 % interval and what guessing scores."""
+    """A mean over rows with its 95 % interval (None where one row tells no spread) and what guessing scores."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float
     n: int
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     chance: float | None = None
 
 
