@@ -182,7 +182,20 @@ def test_in_a_folder_one_file_is_one_client(tmp_path: Path) -> None:
         "ward-a.jsonl, line 2",
         "ward-b.csv, row 1",
     ]
-    assert table.facts == {"files": 3, "empty_files": ["empty"], "other_files": 1}
+    assert table.facts == {"files": 3, "empty_files": ["empty.jsonl"], "other_files": 1}
+
+
+def test_in_a_folder_of_folders_one_folder_is_one_client_with_all_its_files(tmp_path: Path) -> None:
+    for client, file, rows in (("north", "a.jsonl", 2), ("north", "b.jsonl", 1), ("south", "a.jsonl", 2)):
+        (tmp_path / client).mkdir(exist_ok=True)
+        (tmp_path / client / file).write_text('{"text": "x", "label": 0}\n' * rows)
+    (tmp_path / "west.jsonl").write_text('{"text": "x", "label": 0}\n')
+    table = read(str(tmp_path))
+    assert [row["client_id"] for row in table.rows] == ["north"] * 3 + ["south"] * 2 + ["west"]
+    assert table.place(3) == "south/a.jsonl, line 1"
+    (tmp_path / "west").mkdir()
+    (tmp_path / "west" / "c.jsonl").write_text('{"text": "x", "label": 0}\n')
+    refused(str(tmp_path), "two files for one client 'west'")
 
 
 def test_a_folder_without_rows_or_with_two_files_of_one_client_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Local data: one file of JSON Lines, JSON, CSV or parquet, or a folder of them in which one file is one client.
+"""Local data: a file of JSON Lines, JSON, CSV or parquet, or a folder in which one file, or one folder, is one client.
 
 JSON and CSV cells keep their text: Arrow's JSON reader takes a text that looks like a date for a date, and pandas reads
 `NA` as missing and moves columns when a row has a comma too many. A row that cannot be read is refused by its number.
@@ -39,33 +39,47 @@ def read_path(path: Path, text: str) -> Table:
 
 
 def _folder(folder: Path, text: str) -> Table:
-    visible = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    files = [entry for entry in visible if entry.suffix.lower() in READERS]
-    stems = [entry.stem for entry in files]
-    if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
-        raise CotuneError(Code.DATA, f"two files for one client '{twice}'", where=text, fix="one file is one client")
-    tables = {entry.stem: _file(entry, entry.name) for entry in files}
-    rows = [{**row, OWNER: row.get(OWNER, stem)} for stem, table in tables.items() for row in table.rows]
+    """One file is one client; so is one folder, with all files in it."""
+    files: list[tuple[str, Path]] = []
+    others = 0
+    for entry in _visible(folder):
+        inside = _visible(entry) if entry.is_dir() else [entry]
+        data = [path for path in inside if path.is_file() and path.suffix.lower() in READERS]
+        files += [(entry.name if entry.is_dir() else entry.stem, path) for path in data]
+        others += len(inside) - len(data)
+    alone = [owner for owner, path in files if path.parent == folder]
+    for owner, path in files:
+        if alone.count(owner) > 1 or (path.parent != folder and owner in alone):
+            fix = "one file, or one folder, is one client"
+            raise CotuneError(Code.DATA, f"two files for one client '{owner}'", where=text, fix=fix)
+    tables = [
+        (owner, str(path.relative_to(folder)), _file(path, str(path.relative_to(folder)))) for owner, path in files
+    ]
+    rows = [{**row, OWNER: row.get(OWNER, owner)} for owner, _, table in tables for row in table.rows]
     if not rows:
-        got = f"{len(files)} data files among {len(visible)} files"
+        got = f"{len(files)} data files among {len(files) + others} files"
         raise CotuneError(Code.DATA, "no rows", where=text, got=got, expected=f"files of {_known()}")
     names: dict[str, tuple[str, ...]] = {}
-    for stem, table in tables.items():
+    for _, name, table in tables:
         for column, classes in table.names.items():
             if names.setdefault(column, classes) != classes:
-                raise CotuneError(Code.LABEL, f"files declare other classes in column '{column}'", where=stem)
+                raise CotuneError(Code.LABEL, f"files declare other classes in column '{column}'", where=name)
     return Table(
         columns_of(rows),
         rows,
-        [place for table in tables.values() for place in table.places],
+        [place for _, _, table in tables for place in table.places],
         names=names,
         owner=OWNER,
         facts={
             "files": len(files),
-            "empty_files": [stem for stem, table in tables.items() if not table.rows],
-            "other_files": len(visible) - len(files),
+            "empty_files": [name for _, name, table in tables if not table.rows],
+            "other_files": others,
         },
     )
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def _file(path: Path, name: str) -> Table:
