@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cotune import aggregate, backbone, optim, penalty, personalize, task, trainable, wire
     from cotune.backbone import Backbone
+    from cotune.comparison import Comparison, compare
     from cotune.core.errors import CotuneError
     from cotune.core.part import Part
     from cotune.core.seeds import Seeds
@@ -26,6 +27,7 @@ _ROOMS = ("aggregate", "backbone", "optim", "penalty", "personalize", "task", "t
 _NAMES = {
     "Backbone": "cotune.backbone",
     "Budget": "cotune.core.view",
+    "Comparison": "cotune.comparison",
     "CotuneError": "cotune.core.errors",
     "Evaluation": "cotune.federation",
     "Experiment": "cotune.experiment",
@@ -35,6 +37,7 @@ _NAMES = {
     "Part": "cotune.core.part",
     "Run": "cotune.store",
     "Seeds": "cotune.core.seeds",
+    "compare": "cotune.comparison",
     "recipe": "cotune.resolve",
     "run": "cotune.resolve",
 }
@@ -42,6 +45,7 @@ _NAMES = {
 __all__ = [
     "Backbone",
     "Budget",
+    "Comparison",
     "CotuneError",
     "Evaluation",
     "Experiment",
@@ -53,6 +57,7 @@ __all__ = [
     "Seeds",
     "aggregate",
     "backbone",
+    "compare",
     "optim",
     "penalty",
     "personalize",

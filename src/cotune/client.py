@@ -61,20 +61,15 @@ class Client:
         self.spec: Spec = setup.spec_of(name)
         self.store = ClientStore(folder / safe_name(name))
 
-    @cached_property
+    @property
     def train(self) -> Encoded:
         """The rows that it trains on."""
-        return self._encode(held=False)
+        return self.setup.encoded(self.name)[0]
 
-    @cached_property
+    @property
     def held(self) -> Encoded:
         """The rows that it holds back to score on."""
-        return self._encode(held=True)
-
-    def _encode(self, *, held: bool) -> Encoded:
-        rows = self.setup.corpus.clients[self.name]
-        chosen = rows.held[: self.setup.evaluation.rows] if held else rows.train
-        return self.setup.task.encode(chosen, self.setup.backbone.tokenizer, self.setup.backbone.limit)
+        return self.setup.encoded(self.name)[1]
 
     @cached_property
     def fresh(self) -> Kept:

@@ -25,6 +25,7 @@ from cotune.core.part import resolve
 from cotune.core.seeds import Seeds
 from cotune.diagnose.peak import PeakMemory
 from cotune.engine import InlineEngine
+from cotune.export import finish
 from cotune.federation import Evaluation, Federation
 from cotune.method import Method
 from cotune.round import server_round
@@ -171,7 +172,7 @@ def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: Mak
     desk = Desk(setup, {info.id: info for info in engine.clients()}, journal, spill=folder)
     facts = {"data": setup.corpus.facts.get("manifest"), "backbone": setup.backbone.digest}
     write_json(folder / "experiment.json", _about(experiment, setup))
-    watch("loaded", {"clients": len(desk.clients), "facts": setup.corpus.facts, "spec": setup.spec})
+    watch("loaded", {"clients": len(desk.clients), "facts": setup.facts, "spec": setup.spec})
 
     def record(about: Mapping[str, Any]) -> None:
         """What a checkpoint carries along goes into the files that readers open."""
@@ -214,6 +215,9 @@ def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: Mak
                     got=played.record.abandoned,
                     fix="see `reasons` in rounds.jsonl",
                 )
+        if not state.accepted:
+            raise CotuneError(Code.QUORUM, "no reply was accepted in any round", fix="see `reasons` in rounds.jsonl")
+        watch("exported", {"folder": "adapter", "why_not": finish(setup, state, experiment.backbone, Run(folder))})
     finally:
         engine.close()
 
@@ -241,7 +245,9 @@ def _about(experiment: Experiment, setup: Setup) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count()},
         "backbone_sha256": setup.backbone.digest,
-        "data": dict(setup.corpus.facts),
+        "data": setup.facts,
+        "head": setup.corpus.head,
+        "labels": list(setup.corpus.labels),
         "clients": {info.id: {"rows": info.rows, "held": info.held} for info in setup.clients},
         "trained": {"numbers": sum(entry.numel for entry in setup.spec), "shared": setup.start.numel},
         "test": {"rows": len(setup.test.examples), "truncated": setup.test.truncated},

@@ -46,6 +46,9 @@ class Evaluation(BaseModel):
         rows: at most so many test rows, and so many of each client's held-back rows; None for all.
         which: 'none', 'global' (test rows), 'cohort' (and the held-back rows of the round's clients), or 'all' (and of
             every client).
+        general: a reference of general text, by which forgetting is measured: the global model's loss on it, and how
+            much higher that is than before training. For causal models.
+        general_rows: at most so many of its rows, and of their windows.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +56,8 @@ class Evaluation(BaseModel):
     every: Annotated[int, Field(ge=1)] = 1
     rows: Annotated[int, Field(ge=1)] | None = None
     which: Literal["none", "global", "cohort", "all"] = "cohort"
+    general: str | None = None
+    general_rows: Annotated[int, Field(ge=1)] = 64
 
     def due(self, round_: int, rounds: int) -> bool:
         """Whether a round is scored at its end."""

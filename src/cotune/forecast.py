@@ -38,8 +38,7 @@ def reply(plan: Plan, client: str, round_: int, kind: Kind) -> Limits:
     count = len(plan.task.metrics)
     content: Layouts
     if kind is Kind.TRAIN:
-        rows = len(plan.corpus.clients[client].train)
-        content = plan.method_of(client).sent(plan.spec_of(client), round_, rows)
+        content = plan.method_of(client).sent(plan.spec_of(client), round_, plan.train_rows(client))
         count += len(TRAIN_METRICS)
     else:
         scores = dict.fromkeys(plan.task.metrics, ("float32", (plan.test_rows,)))

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from cotune.backbone.bind import Bound
 from cotune.core.contracts import Batch, Optimizer, Penalty, Task
+from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import Purpose, derive, torch_generator
 from cotune.core.view import Budget, NamedTensors, View
 from cotune.diagnose.flops import FlopMeter
 from cotune.setup import Setup
 
-SCORE_BATCH = 32
+SCORE_BATCH, SCORE_TOKENS = 32, 4096  # the most rows scored at once, and their tokens with padding
 Examples = Sequence[Mapping[str, Any]]
 
 
@@ -71,6 +72,8 @@ def batch_order(view: View, rows: int, budget: Budget) -> Iterator[tuple[tuple[i
     """For each step, the row numbers of its batches: whole passes in a derived order, the last short batch kept."""
 
     def stream() -> Iterator[tuple[int, ...]]:
+        if not rows:
+            raise CotuneError(Code.COUNT, "no rows to train on", where=f"client {view.client}")
         epoch = 0
         while True:
             generator = torch_generator(derive(view.seed(Purpose.BATCHES), epoch))
@@ -89,17 +92,23 @@ def to_device(batch: Batch, device: str) -> Batch:
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def score(bound: Bound, tensors: NamedTensors, setup: Setup, examples: Examples) -> dict[str, Tensor]:
-    """Metric -> (rows,) float32 in the order of `examples`, without gradients.
+def score(
+    bound: Bound, tensors: NamedTensors, setup: Setup, examples: Examples, task: Task | None = None
+) -> dict[str, Tensor]:
+    """Metric -> (rows,) float32 in the order of `examples`, without gradients; by the setup's task, or by another.
 
     Rows of like length share a batch, which saves padding and changes no score.
     """
-    task, backbone = setup.task, setup.backbone
-    order = sorted(range(len(examples)), key=lambda i: len(examples[i]["input_ids"]))
+    task, backbone = task or setup.task, setup.backbone
+    lengths = [len(example["input_ids"]) for example in examples]
+    order = sorted(range(len(examples)), key=lengths.__getitem__)
     scores = {name: torch.zeros(len(examples)) for name in task.metrics}
     with torch.no_grad():
-        for start in range(0, len(order), SCORE_BATCH):
-            chosen = order[start : start + SCORE_BATCH]
+        while order:
+            chosen = order[:SCORE_BATCH]
+            while len(chosen) * lengths[chosen[-1]] > SCORE_TOKENS and len(chosen) > 1:
+                chosen.pop()
+            order = order[len(chosen) :]
             batch = to_device(task.collate([examples[i] for i in chosen], backbone.tokenizer), backbone.device)
             for name, values in task.scores(partial(bound, tensors), batch).items():
                 scores[name][chosen] = values.float().cpu()

@@ -16,13 +16,15 @@ from cotune import task as task_room
 from cotune.backbone import Backbone
 from cotune.core.contracts import Task
 from cotune.core.errors import Code, CotuneError, nearest
-from cotune.core.events import Watch, quiet
+from cotune.core.events import Say, Watch, quiet, silent
 from cotune.core.explain import explain
+from cotune.core.part import resolve
 from cotune.core.seeds import Seeds
 from cotune.experiment import Experiment, MakeEngine
 from cotune.federation import Evaluation, Federation
 from cotune.method import Method
 from cotune.store import Run, safe_name
+from cotune.task.infer import inferred
 
 Tree = dict[str, Any]
 _BARE = re.compile(r"[\w:/.@?=&~+-]+")
@@ -58,20 +60,24 @@ def load(
     seed: int | None = None,
     device: str | None = None,
     sets: Iterable[str] = (),
+    assume: str | None = None,
+    say: Say = silent,
 ) -> Experiment:
     """The experiment behind a recipe's name or a TOML file, with options on top.
 
     Args:
         source: a recipe's name, or the path of a TOML file, which may say `recipe = NAME` and override parts of it.
         backbone: a reference in place of `backbone.ref`.
-        task: a data reference, or `KIND:REFERENCE`.
+        task: a data reference, whose columns say the task where the file does not, or `KIND:REFERENCE`.
         rounds: in place of `federation.rounds`.
         seed: in place of `seeds.seed`.
         device: in place of `backbone.device`.
         sets: `a.b=c`, the value as TOML; a bare word is a text.
+        assume: the kind of a task that neither the file nor `task` names, in place of reading columns.
+        say: is told which task was inferred from which columns.
 
     Raises:
-        CotuneError: E_CONFIG, with the key, the value and the nearest key.
+        CotuneError: E_CONFIG, with the key, the value and the nearest key; E_DATA where columns say no task.
     """
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
@@ -87,7 +93,8 @@ def load(
         if value is not None:
             _put(tree, key, value)
     if task is not None:
-        tree["task"] = _merge(tree.get("task", {}), _task(task))
+        table = tree.get("task", {})
+        tree["task"] = _merge(table, _task(task, table.get("kind", assume), say))
     for assignment in sets:
         _put(tree, *assigned(assignment))
     for needed, fix in (("backbone", "--backbone pkg:minilm-l6"), ("task", "--task pkg:rotten-tomatoes")):
@@ -159,6 +166,21 @@ def run(
         )
     engine = {"make_engine": make_engine} if make_engine else {}
     return experiments.run(experiment, out, resume=resume, fresh=fresh, watch=watch, **engine)
+
+
+def task(text: str, *, sets: Iterable[str] = (), say: Say = silent) -> Task:
+    """The task that a data reference, or `KIND:REFERENCE`, names; `sets` are assignments to its fields.
+
+    Raises:
+        CotuneError: E_CONFIG for an unknown key or value, E_DATA where columns say no task.
+    """
+    tree: Tree = {"task": _task(text, None, say)}
+    for assignment in sets:
+        key, value = assigned(assignment)
+        _put(tree, f"task.{key}", value)
+    found = resolve("task", task_room.KINDS, tree["task"])
+    assert isinstance(found, Task)  # what the room resolves to is a task
+    return found
 
 
 def _recipe(name: str) -> Tree:
@@ -243,9 +265,13 @@ def _value(text: str) -> Any:
         raise CotuneError(Code.CONFIG, "cannot read a value", where="--set", got=text, expected="TOML") from None
 
 
-def _task(text: str) -> Tree:
-    """`KIND:REFERENCE` or a reference alone, which is classified: the one task so far."""
+def _task(text: str, given: str | None, say: Say) -> Tree:
+    """`KIND:REFERENCE`, or a reference alone: its task is the one given already, else what its columns say."""
     kind, separator, reference = text.partition(":")
     if separator and kind in task_room.KINDS:
         return {"kind": kind, "data": reference}
-    return {"kind": next(iter(task_room.KINDS)), "data": text}
+    if given is not None:
+        return {"kind": given, "data": text}
+    kind, columns = inferred(text)
+    say(f"task {kind}, from columns {', '.join(columns)}")
+    return {"kind": kind, "data": text}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cotune import forecast, wire
-from cotune.backbone.bind import bind
+from cotune.backbone.bind import Bound, bind
 from cotune.client import client_digest
 from cotune.core.change import Base, Commit, Contribution, Origin, Server, origin
 from cotune.core.contracts import ClientInfo, Engine, Layouts
@@ -24,10 +26,12 @@ from cotune.core.message import NEVER, Envelope, Header, Kind
 from cotune.core.record import ClientMetric, LedgerLine, Metric, RoundRecord
 from cotune.core.spec import Scope
 from cotune.core.state import Theta
-from cotune.diagnose import client_metric, ledger_line, mean_interval
+from cotune.diagnose import ledger_line
+from cotune.diagnose.metrics import client_metrics, finite, global_metrics
 from cotune.forecast import TRAIN_METRICS
 from cotune.objective import score
 from cotune.setup import Setup
+from cotune.task.general import General
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,20 @@ class Desk:
             for name, (_, shape) in self.setup.method.aggregator.broadcast(self.setup.spec).items()
         }
         return State(0, self.setup.start, aux=aux)
+
+    @cached_property
+    def general_before(self) -> float:
+        """What the model before training loses on general text; derived anew after a resume."""
+        assert self.setup.general is not None
+        return general_loss(self.setup, self.setup.general, self.setup.start, Base())
+
+    def general(self, state: State) -> dict[str, float]:
+        """What the global model loses on general text per token, and how much more that is than before training."""
+        text = self.setup.general
+        if text is None or not text.examples:
+            return {}
+        loss = general_loss(self.setup, text, state.theta, state.base)
+        return {"general_loss": loss, "forgetting": loss - self.general_before}
 
     def scope(self, round_: int) -> Scope:
         """Names that train, go up, come down."""
@@ -271,7 +289,7 @@ class Fold:
 
     def flops(self) -> float:
         """What training cost the accepted clients."""
-        return math.fsum(_number(metrics["flops"]) or 0.0 for metrics in self.metrics.values())
+        return math.fsum(finite(metrics["flops"]) or 0.0 for metrics in self.metrics.values())
 
     def train_loss(self) -> float | None:
         """The mean over clients of the loss of their last step."""
@@ -288,6 +306,7 @@ class Scores:
         overall: metric -> mean over the test rows.
         clients: client -> metric -> its own model beside the aggregated one, on its held-back rows.
         rows: metric -> the score of every test row, for paired intervals.
+        general: loss per token on general text, and how much higher it is than before training.
         ledger: the lines of the messages it took.
     """
 
@@ -295,6 +314,7 @@ class Scores:
     overall: Mapping[str, Metric] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, ClientMetric]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    general: Mapping[str, float] = field(default_factory=dict)
     ledger: Sequence[LedgerLine] = ()
 
 
@@ -320,37 +340,38 @@ def evaluate(desk: Desk, state: State, engine: Engine, fold: Fold, watch: Watch)
         exchange.run(engine, take)
     if setup.one_model:
         which = "global theta"
-        tensors = {name: tensor.to(setup.backbone.device) for name, tensor in state.theta.items()}
-        with bind(setup.backbone.model, tensors, setup.spec, state.base) as bound:
+        with model_at(setup, state.theta, state.base) as (bound, tensors):
             scored = {n: t.tolist() for n, t in score(bound, tensors, setup, setup.test.examples).items()}
     else:
         which = f"mean over the own models of {len(reports)} clients"
         parts = [report.part("scores") for _, report in sorted(reports.items())]
         scored = {n: torch.stack([p[n].double() for p in parts]).mean(0).tolist() for n in setup.task.metrics if parts}
-    clients = {c: _beside(setup.task.metrics, fold.metrics.get(c), report) for c, report in reports.items()}
-    overall = {name: _metric(values, setup.corpus.chance.get(name)) for name, values in scored.items() if values}
-    return Scores(which, overall, clients, scored, exchange.ledger)
+    names, ratios = setup.task.metrics, setup.task.ratios
+    clients = {}
+    for client, report in reports.items():
+        rows, *means = report.metrics
+        n = int(rows) if 0 <= rows < 2**53 else 0
+        federated = dict(zip(names, means, strict=True))
+        clients[client] = client_metrics(names, ratios, fold.metrics.get(client, {}), federated, n)
+    overall = global_metrics(scored, ratios, setup.corpus.chance)
+    return Scores(which, overall, clients, scored, desk.general(state), exchange.ledger)
 
 
-def _beside(names: Sequence[str], local: Mapping[str, float] | None, report: Envelope) -> dict[str, ClientMetric]:
-    rows, *values = report.metrics
-    own, n = local or {}, int(rows) if 0 <= rows < 2**53 else 0
-    return {
-        name: client_metric(name, _number(own.get(name)), _number(value), n)
-        for name, value in zip(names, values, strict=True)
-    }
+@contextmanager
+def model_at(setup: Setup, theta: Theta, base: Base) -> Iterator[tuple[Bound, dict[str, Tensor]]]:
+    """The global model at `theta`, and its tensors where the model is."""
+    tensors = {name: tensor.to(setup.backbone.device) for name, tensor in theta.items()}
+    with bind(setup.backbone.model, tensors, setup.spec, base) as bound:
+        yield bound, tensors
+
+
+def general_loss(setup: Setup, text: General, theta: Theta, base: Base) -> float:
+    """−log p per token of general text, in nats, by the global model at `theta`."""
+    with model_at(setup, theta, base) as (bound, tensors):
+        scored = score(bound, tensors, setup, text.examples, text.task)
+    return float(scored["nll"].double().sum() / scored["tokens"].double().sum())
 
 
 def distance(before: Theta, after: Theta) -> float:
     """‖after − before‖ in float64: how far a round moved theta."""
     return math.sqrt(sum(float((after[n].double() - t.double()).square().sum()) for n, t in before.items()))
-
-
-def _number(value: float | None) -> float | None:
-    """A metric that is no number is no metric."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _metric(values: Sequence[float], chance: float | None) -> Metric:
-    value, low, high = mean_interval(values)
-    return Metric(value=value, n=len(values), low=_number(low), high=_number(high), chance=chance)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
-from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Task
+from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Task
+from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.core.part import Capability, check_fit
 from cotune.core.seeds import Purpose, Seeds
@@ -15,11 +18,14 @@ from cotune.core.state import Personal, Theta
 from cotune.diagnose.flops import FlopMeter
 from cotune.federation import Evaluation, Federation
 from cotune.method import Method
+from cotune.task.general import General, general
 
 
 @dataclass(frozen=True)
 class Plan:
     """The common ground of a run as far as shapes tell: enough to predict every message, without a weight or a token.
+
+    Where a task makes several examples of a row, or none, a row counts as one until a tokenizer is there.
 
     Attributes:
         run: the experiment's hash, 16 hex digits.
@@ -55,6 +61,10 @@ class Plan:
         """How many test rows are scored."""
         return len(self.corpus.test[: self.evaluation.rows])
 
+    def train_rows(self, client: str) -> int:
+        """How many examples a client trains on."""
+        return len(self.corpus.clients[client].train)
+
     @property
     def one_model(self) -> bool:
         """Whether the global theta alone is a model: nothing personal, nothing personalised."""
@@ -84,11 +94,60 @@ class Setup(Plan):
         backbone: the trainable is attached to it.
         test: the rows that no client holds, encoded.
         meter: counts FLOPs, each shape once.
+        general: text to measure forgetting on; None where none is given, or where models are personal.
     """
 
     backbone: Backbone
     test: Encoded
     meter: FlopMeter = field(default_factory=FlopMeter, compare=False)
+    general: General | None = None
+    _known: dict[str, tuple[Encoded, Encoded]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def encoded(self, client: str) -> tuple[Encoded, Encoded]:
+        """What a client trains on, and what it holds back to be scored on; encoded once."""
+        if client not in self._known:
+            rows, most = self.corpus.clients[client], self.evaluation.rows
+            self._known[client] = self._encode(rows.train), self._encode(rows.held[:most]).first(most)
+        return self._known[client]
+
+    def _encode(self, rows: Sequence[Row]) -> Encoded:
+        return self.task.encode(rows, self.backbone.tokenizer, self.backbone.limit)
+
+    @property
+    def clients(self) -> list[ClientInfo]:
+        """Every client, with how many examples it trains on and holds back."""
+        if self.task.rowwise:
+            return super().clients
+        both = {name: self.encoded(name) for name in sorted(self.corpus.clients)}
+        return [ClientInfo(name, len(train.examples), len(held.examples)) for name, (train, held) in both.items()]
+
+    @property
+    def test_rows(self) -> int:
+        """How many test examples are scored."""
+        return len(self.test.examples)
+
+    def train_rows(self, client: str) -> int:
+        """How many examples a client trains on."""
+        return super().train_rows(client) if self.task.rowwise else len(self.encoded(client)[0].examples)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Counts worth reporting: of the corpus, of what its rows became as tokens, and of the general text."""
+        found = dict(self.corpus.facts)
+        if not self.task.rowwise:
+            parts = [self.test, *(part for client in self.corpus.clients for part in self.encoded(client))]
+            dropped = sum((Counter(part.dropped) for part in parts), Counter[str]())
+            cut = sum(part.truncated for part in parts)
+            found["encoded"] = {
+                "examples": sum(len(part.examples) for part in parts),
+                "cut": cut,
+                "dropped": dict(dropped),
+            }
+        if self.evaluation.general is not None:
+            measured = len(self.general.examples) if self.general else 0
+            found["general"] = {"data": self.evaluation.general, "examples": measured}
+            found["general"] |= {} if self.general else {"skipped": "models are personal"}
+        return found
 
 
 @dataclass(frozen=True)
@@ -109,9 +168,21 @@ class Blueprint:
         Raises:
             CotuneError: what loading a backbone or data raises; E_CONFLICT when a part needs what the backbone lacks.
         """
-        corpus = self.task.load(self.seeds, say)
+        setup = self.equip(self.task.load(self.seeds, say), say)
+        data, rows = self.evaluation.general, self.evaluation.general_rows
+        if data is None or not setup.one_model:
+            return setup
+        words, limit = setup.backbone.tokenizer, setup.backbone.limit
+        text = general(data, rows, self.seeds, tokenizer=words, limit=limit, say=say)
+        return replace(setup, general=text)
+
+    def equip(self, corpus: Corpus, say: Say = silent) -> Setup:
+        """The same for data that is there already, or of which no more than the labels is needed."""
         backbone = self.backbone.load(corpus.head, len(corpus.labels), self.seeds.of(Purpose.INIT, "backbone"), say)
-        test = self.task.encode(corpus.test[: self.evaluation.rows], backbone.tokenizer, backbone.limit)
+        model: Any = backbone.model
+        chance = self.task.chance(corpus, model.get_input_embeddings().num_embeddings)
+        corpus, most = replace(corpus, chance=chance), self.evaluation.rows
+        test = self.task.encode(corpus.test[:most], backbone.tokenizer, backbone.limit).first(most)
         return Setup(**self._fields(corpus, backbone), backbone=backbone, test=test)
 
     def sketch(self, corpus: Corpus) -> Plan:
@@ -121,6 +192,10 @@ class Blueprint:
     def _fields(self, corpus: Corpus, backbone: Attachable) -> dict[str, Any]:
         self.federation.check(self.method)
         check_fit(self.method.parts, {*backbone.gives, Capability.ANCHOR})
+        if self.evaluation.general is not None and Capability.CAUSAL not in backbone.gives:
+            what = "forgetting is measured by predicting text, and this model predicts classes"
+            fix = "leave evaluation.general out, or choose a task of language"
+            raise CotuneError(Code.CONFLICT, what, where="evaluation.general", got=f"a {corpus.head} head", fix=fix)
         seed = self.seeds.of(Purpose.INIT, "theta")
         start, personal, spec = self.method.trainable.attach(backbone, seed, self.method.share)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "backbone"}

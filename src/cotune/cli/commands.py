@@ -50,8 +50,15 @@ def commands() -> typer.Typer:
     app.command("list")(list_rooms)
     app.command("show")(show)
     app.command("run")(run)
+    app.command("compare")(compare)
+    app.command("export")(export)
+    app.command("report")(report)
     app.command("check")(check)
     app.command("fetch")(fetch)
+    data = typer.Typer(cls=Commands, help="Data before anything is trained.")
+    data.command("show")(data_show)
+    data.callback()(lambda: None)
+    app.add_typer(data, name="data")
     app.command("doctor")(doctor)
     return app
 
@@ -151,6 +158,97 @@ def run(
     )
 
 
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    to: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder.")],
+    *,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="The whole model, not an adapter beside its backbone.")
+    ] = False,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The model of this client, where clients keep a part to themselves."),
+    ] = None,
+    with_backbone: Annotated[
+        bool, typer.Option("--with-backbone", help="The frozen backbone too, as a folder beside the adapter.")
+    ] = False,
+) -> None:
+    """A run's model as a folder that plain peft or transformers load."""
+    from cotune.cli.export import export as write
+
+    write(folder, to, merge=merge, client=client, with_backbone=with_backbone)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders of such folders.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to; else `report.html` in the folder that was named.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Runs as one HTML page, finished or not, that needs nothing beside itself."""
+    from cotune.cli.report import report as write_report
+
+    write_report(runs, out, show=show)
+
+
+def compare(
+    sources: Annotated[list[str], typer.Argument(metavar="ROW...", help="Recipes, or TOML files for their method.")],
+    *,
+    task: Task = None,
+    backbone: Backbone = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A TOML file with what the rows share; options go on top.")
+    ] = None,
+    rounds: Rounds = None,
+    cohort: Annotated[int | None, typer.Option(metavar="K", help="How many clients a round; all by default.")] = None,
+    seed: Seed = None,
+    seeds: Annotated[int, typer.Option(metavar="S", help="How many seeds, from --seed on.")] = 3,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="LR,LR,...", help="Give every row its best learning rate of these.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="To compare by: accuracy where there is one, else loss.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="ROW", help="Which the others are held against; the first by default.")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local/--no-local", help="With the row that never aggregates.")] = True,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=c", help="A value of every row, as TOML; repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of comparisons.")] = Path("runs"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away earlier runs of the same comparison.")] = False,
+    device: Device = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the comparison's folder alone, at the end.")] = False,
+) -> None:
+    """Hold rows against each other: same data, clients, batches, start and client-steps.
+
+    What is finished is reused, and what is unfinished goes on.
+    """
+    from cotune.cli.compare import compare as carry_out
+
+    carry_out(
+        sources,
+        out,
+        seeds=seeds,
+        sweep=sweep,
+        metric=metric,
+        reference=reference,
+        fresh=fresh,
+        quiet=quiet,
+        base=base,
+        local=local,
+        cohort=cohort,
+        backbone=backbone,
+        task=task,
+        rounds=rounds,
+        seed=seed,
+        device=device,
+        sets=sets or (),
+    )
+
+
 def check(
     kind: Annotated[str, typer.Argument(help="A kind, ROOM.KIND, or a dotted path `package.module:Class`.")],
     sets: Annotated[
@@ -167,6 +265,20 @@ def check(
     print("\n".join(lines))
     if broken:
         raise typer.Exit(1)
+
+
+def data_show(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A data reference, or KIND:DATA.")],
+    seed: Annotated[int, typer.Option(metavar="N", help="From which the division derives.")] = 0,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=c", help="A field of the task, as TOML; repeatable.")
+    ] = None,
+) -> None:
+    """Who holds what: rows read and skipped, each client's rows and labels."""
+    from cotune.cli.data import show as shown
+
+    for line in shown(task, seed=seed, sets=tuple(sets or ())):
+        print(line, flush=True)
 
 
 def fetch(

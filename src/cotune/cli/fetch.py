@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cotune.backbone.package import MODELS
+from cotune.backbone.package import MODELS, package
+from cotune.backbone.shipped import shipped
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.core.reference import Reference, parse
 from cotune.fetch import members
@@ -36,6 +37,8 @@ def fetch(text: str, *, data: bool = False) -> None:
             with quiet():
                 folder = hub_model(reference, reference.revision, _say).find(True)
             _say(f"{text} · in {folder}")
+        case "builtin":
+            _say(f"nothing to fetch for {text} · it comes with cotune, in {shipped(reference).find(True)}")
         case _:
             _say(f"nothing to fetch for {text} · {_reason(reference)}")
 
@@ -43,24 +46,23 @@ def fetch(text: str, *, data: bool = False) -> None:
 def _package(reference: Reference) -> None:
     if reference.name in MODELS:
         model = MODELS[reference.name]
-        package, code = model.package, Code.MODEL
-        wanted = [f"{model.folder}/{file}" for file in model.files]
+        _say(f"{reference} · {len(model.files)} files of {model.package}")
+        folder = package(reference, _say).find(True)
     elif reference.name in PACKAGED:
-        package, code = PACKAGED[reference.name].package, Code.DATA
-        wanted = list(PACKAGED[reference.name].files)
+        data = PACKAGED[reference.name]
+        _say(f"{reference} · {len(data.files)} files of {data.package}")
+        folder = members(data.package, data.files, say=_say)[data.files[0]].parent
     else:
         fix = nearest(reference.name, (*MODELS, *PACKAGED))
         raise CotuneError(
             Code.CONFIG, f"no package is known to carry '{reference.name}'", where=str(reference), fix=fix
         )
-    _say(f"{reference} · {len(wanted)} files of {package}")
-    found = members(package, wanted, code=code, say=_say)
-    _say(f"here · in {found[wanted[0]].parent}")
+    _say(f"here · in {folder}")
 
 
 def _reason(reference: Reference) -> str:
     reasons = {"path": "it is a local path", "synth": "it is generated", "random": "its weights are drawn"}
-    return reasons.get(reference.scheme, "it comes with cotune")
+    return reasons[reference.scheme]
 
 
 def _say(line: str) -> None:

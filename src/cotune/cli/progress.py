@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from cotune.core.errors import one_line
-from cotune.core.record import RoundRecord
+from cotune.core.record import Metric, RoundRecord
 
 
 class Lines(AbstractContextManager["Lines"]):
@@ -59,6 +59,8 @@ class Lines(AbstractContextManager["Lines"]):
                 lines = ["finished already, and reused · --fresh repeats it"]
             case "checkpoint-damaged":
                 lines = [f"checkpoint of round {about['round']} is passed over · {about['error']}"]
+            case "exported" if about["why_not"]:
+                lines = [f"no adapter was written · {about['why_not']}"]
             case "recorded":
                 lines = round_lines(about["record"], self.rounds)
         return lines
@@ -137,6 +139,15 @@ def data_lines(facts: Mapping[str, Any], clients: int) -> list[str]:
     if "test" in facts:
         parts.append(f"{facts['test']['rows']} of them for testing")
     lines = [" · ".join(parts)]
+    encoded = facts.get("encoded", {})
+    if dropped := Counter(encoded.get("dropped", {})):
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        lines.append(f"dropped {dropped.total()} rows · {reasons}")
+    if encoded.get("cut"):
+        lines.append(f"{encoded['cut']} rows were cut to the most tokens")
+    if general := facts.get("general"):
+        what = f"{general['examples']} windows, to measure forgetting"
+        lines.append(f"general text {general['data']} · {general.get('skipped', what)}")
     if skipped := Counter(facts.get("skipped", {})):
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
         lines.append(f"skipped {skipped.total()} rows · {reasons}")
@@ -161,7 +172,13 @@ def round_lines(record: RoundRecord, rounds: int) -> list[str]:
 
 def _figures(record: RoundRecord) -> list[str]:
     train = [f"train loss {record.train_loss:.4f}"] if record.train_loss is not None else []
-    return [*train, *(f"{name} {metric.value:.4f}" for name, metric in record.global_metrics.items())]
+    return [*train, *(f"{name} {metric.value:.4f}" for name, metric in told(record.global_metrics).items())]
+
+
+def told(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """The metrics that are worth a line: not the two sums whose ratio a perplexity is."""
+    sums = {"nll", "tokens"} if "perplexity" in metrics else set()
+    return {name: metric for name, metric in metrics.items() if name not in sums}
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

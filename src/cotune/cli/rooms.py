@@ -7,12 +7,13 @@ import re
 from cotune import resolve
 from cotune.backbone.builtin import DECODERS, ENCODERS
 from cotune.backbone.package import MODELS
+from cotune.backbone.shipped import cards
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.method import ROOMS
 from cotune.task import KINDS, PARTITIONS
 from cotune.task.files import READERS
 from cotune.task.packaged import PACKAGED
-from cotune.task.synth import Sentiment
+from cotune.task.synth import SYNTHETIC
 
 Rows = list[tuple[str, str]]
 
@@ -56,6 +57,7 @@ def _backbones() -> Rows:
     return [
         ("ORG/NAME[@revision]", "A model on the hub, or in its local cache."),
         ("./folder", "A local folder with config.json, a tokenizer and safetensors weights."),
+        *((f"builtin:{name}", f"{card['what']}.") for name, card in cards().items()),
         *packaged,
         (
             "random:ARCH?key=value",
@@ -65,10 +67,9 @@ def _backbones() -> Rows:
 
 
 def _data() -> Rows:
-    options = "&".join(f"{name}={field.default}" for name, field in Sentiment.model_fields.items())
     return [
         ("ORG/NAME[:config][@revision]", "A data set on the hub, or in its local cache."),
         ("./path", f"A local file ({', '.join(sorted(READERS))}), or a folder in which one file is one client."),
         *((f"pkg:{name}", (carried.read.__doc__ or "").splitlines()[0]) for name, carried in PACKAGED.items()),
-        ("synth:sentiment", f"Generated sentences with a known best accuracy; ?{options}."),
+        *((f"synth:{name}", f"Generated. {kind.summary()} ?{kind.defaults()}") for name, kind in SYNTHETIC.items()),
     ]

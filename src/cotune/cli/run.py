@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from cotune.cli.progress import watcher
+from cotune.cli.progress import told, watcher
 from cotune.core.errors import Code, CotuneError
+from cotune.core.events import silent
 
 LAST = 20  # rounds in the table
 
@@ -35,14 +36,19 @@ def run(source: str, out: Path, *, resume: bool, fresh: bool, quiet: bool, **opt
     if not quiet:
         print(f"loading {source}", flush=True)  # before the libraries, which take a second or more
     from cotune import experiment as experiments
-    from cotune import resolve
+    from cotune import report, resolve
 
-    experiment = resolve.load(source, **options)
+    experiment = resolve.load(source, say=silent if quiet else _say, **options)
     if resume:
         _check_resumable(experiment.name, experiment.folder(out), experiment.resolved())
     with _resumable(), watcher(Console(highlight=False), quiet) as watch:
         finished = experiments.run(experiment, out, resume=resume, fresh=fresh, watch=watch)
-    print(finished.folder if quiet else "\n".join(["", *_summary(finished)]), flush=True)
+    page = report.write([finished.folder])
+    print(finished.folder if quiet else "\n".join(["", *_summary(finished), f"report {page}"]), flush=True)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 @contextmanager
@@ -80,14 +86,16 @@ def _summary(finished: Any) -> list[str]:
     """The table of the last rounds, the last scores with their intervals, and where everything is."""
     rounds = finished.rounds
     last = rounds[-1]
-    names = ["train_loss", *last.global_metrics, "drop", "worst_client", "uplink_bytes", "downlink_bytes", "seconds"]
+    names = ["train_loss", *told(last.global_metrics), *(["forgetting"] if "forgetting" in last.diagnostics else [])]
+    names += ["drop", "worst_client", "uplink_bytes", "downlink_bytes", "seconds"]
     table = finished.table(*names)
     hidden = max(len(table.rows) - LAST, 0)
     table.rows = table.rows[hidden:]
     lines = [*([f"the last {LAST} of {len(rounds)} rounds"] if hidden else []), str(table), ""]
-    for name, metric in last.global_metrics.items():
+    for name, metric in told(last.global_metrics).items():
         chance = f", chance {metric.chance:.4f}" if metric.chance is not None else ""
-        interval = f"95 % interval {metric.low:.4f} to {metric.high:.4f}"
+        known = metric.low is not None and metric.high is not None
+        interval = f"95 % interval {metric.low:.4f} to {metric.high:.4f}" if known else "no interval"
         lines.append(f"{name} {metric.value:.4f} · {interval}, {metric.n} rows{chance} · {last.evaluated}")
     test = finished.about["test"]
     if test["truncated"]:

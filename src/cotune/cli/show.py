@@ -14,23 +14,17 @@ from cotune.cli.messages import Message, Round, Traffic, ordered, spent, traffic
 from cotune.cli.objective import objective, rule
 from cotune.core.contracts import Corpus, Split
 from cotune.core.errors import Code, CotuneError
+from cotune.core.protection import NOT_PROTECTED
 from cotune.core.spec import Role
 from cotune.experiment import Experiment
 from cotune.setup import Plan
 from cotune.store import Table
+from cotune.task import Classify
 
 # Where nothing is given yet, so that the rest can be shown; never printed, and never run.
 STAND_INS = {"backbone": "random:bert", "task": "synth:sentiment"}
 LABELS = 2
 SHOWN = 3  # groups of rounds with the same messages
-NOT_PROTECTED = (
-    "no differential privacy: what a client sends can reveal rows that it was trained on",
-    "the server reads every reply by itself: there is no secure aggregation",
-    "a client that lies can move theta as far as it likes: only what is malformed, not finite or of impossible size is "
-    "refused",
-    "who is on the other end, and who listens, is up to the engine's transport: messages are neither signed nor "
-    "encrypted",
-)
 
 
 @dataclass(frozen=True)
@@ -119,7 +113,8 @@ def view(
     given = {"backbone": backbone, "task": task}
     missing = tuple(name for name, value in given.items() if value is None and _leaves_out(source, name, sets))
     options |= {name: STAND_INS[name] if name in missing else value for name, value in given.items()}
-    experiment = resolve.load(source, sets=sets, **options)
+    assume = Classify.kind if shapes_only else None  # columns would say which task, but no data is read
+    experiment = resolve.load(source, sets=sets, assume=assume, **options)
     if shapes_only and "backbone" in missing:
         fix = f"add --backbone {_example('backbone')}"
         raise CotuneError(Code.CONFIG, "shapes are a backbone's", where="--shapes-only", fix=fix)
@@ -148,22 +143,25 @@ def _stand_in(experiment: Experiment) -> tuple[Corpus, str]:
     count = max(1, experiment.federation.cohort or 1, len(groups))
     names = [*groups, *(f"client-{i:02d}" for i in range(count - len(groups)))]
     rows = [dict[str, Any]()] * experiment.method.budget.batch
-    labels = getattr(experiment.task, "classes", None) or LABELS
+    head = experiment.task.head
+    labels = 0 if head == "causal" else getattr(experiment.task, "classes", None) or LABELS
     corpus = Corpus(
         clients={name: Split(train=rows, held=()) for name in names},
         test=(),
-        head="classification",
+        head=head,
         labels=tuple(str(label) for label in range(labels)),
         chance={},
     )
     clients = f"{count} {_noun(count, 'client')} of {len(rows)} rows"
-    return corpus, f"assumed: {labels} labels, {clients}, no test rows; no data was read"
+    classes = f"{labels} labels, " if labels else ""
+    return corpus, f"assumed: {classes}{clients}, no test rows; no data was read"
 
 
 def _rows_text(plan: Plan) -> str:
     clients = plan.clients
     rows, held = sum(info.rows for info in clients), sum(info.held for info in clients)
     divided = f"{rows:,} rows to train on, {held:,} held back, {plan.test_rows:,} test rows that nobody has"
+    divided += "" if plan.task.rowwise else "; a row counts as one example until there is a tokenizer"
     return f"{len(clients)} {_noun(len(clients), 'client')}, {plan.federation.cohort or 'all'} a round: {divided}"
 
 

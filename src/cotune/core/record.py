@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
+# Metrics that are shares of rows; differences between them are in percentage points.
+SHARES = frozenset({"accuracy"})
+
 
 class Metric(BaseModel):
     """A mean over rows with its 95 % interval (None where one row tells no spread) and what guessing scores."""

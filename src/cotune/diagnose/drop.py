@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from cotune.core.record import ClientMetric
-
-# Metrics that are shares of rows; their drop is in percentage points.
-SHARES = frozenset({"accuracy"})
+from cotune.core.record import SHARES, ClientMetric
 
 
 def client_metric(name: str, local: float | None, federated: float | None, n: int) -> ClientMetric:

@@ -18,7 +18,7 @@ from cotune.diagnose.interval import Z
 Array = NDArray[np.float64]
 RESAMPLES = 2000
 POWER_Z = 0.8416212335729143  # the normal quantile of 80 % power
-LOWER_IS_BETTER = frozenset({"loss", "perplexity"})
+LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity"})
 _PORTION = 2**20  # draws at once
 
 
@@ -32,8 +32,8 @@ def paired_bootstrap(
 ) -> tuple[float, float, float]:
     """(mean, low, high): the 95 % interval of the bootstrap over rows.
 
-    The percentile interval, expanded for few rows as in Hesterberg (2015), The American Statistician 69, section 5.3:
-    the plain one takes the rows' own spread, and would hold the truth 93 times of a hundred with 32 rows.
+    The percentile interval, expanded for few rows (Hesterberg 2015, The American Statistician 69, 371-386), since the
+    plain one takes the rows' own spread for the population's.
     """
     values, scored = _table(differences)
     means = np.empty(resamples)

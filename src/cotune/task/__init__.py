@@ -5,9 +5,25 @@ from collections.abc import Mapping
 from cotune.core.contracts import Task
 from cotune.task.classify import Classify
 from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition, Sizes
+from cotune.task.sft import SFT
+from cotune.task.text import Text
 
 KINDS: Mapping[str, type[Task]] = {
     "classify": Classify,
+    "sft": SFT,
+    "text": Text,
 }
 
-__all__ = ["KINDS", "PARTITIONS", "Classify", "Dirichlet", "Iid", "Natural", "Partition", "Sizes", "Task"]
+__all__ = [
+    "KINDS",
+    "PARTITIONS",
+    "SFT",
+    "Classify",
+    "Dirichlet",
+    "Iid",
+    "Natural",
+    "Partition",
+    "Sizes",
+    "Task",
+    "Text",
+]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cotune.core.contracts import Row, Split
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import numpy_generator
 from cotune.task.column import by_value
+
+Identity = Callable[[Row], tuple[str, object]]
 
 
 def subset(count: int, limit: int | None, seed: int) -> list[int]:
@@ -67,13 +69,19 @@ def row_hash(text: str, label: object = "") -> str:
     return hashlib.sha256(f"{label}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def manifest(rows: Iterable[Row]) -> str:
+def text_and_label(row: Row) -> tuple[str, object]:
+    """The text of a row, and its label where it has one."""
+    return row["text"], row.get("label", "")
+
+
+def manifest(rows: Iterable[Row], identity: Identity = text_and_label) -> str:
     """The SHA-256 over the hashes of rows, in their order: equal for equal data."""
-    hashes = (row_hash(row["text"], row["label"]) for row in rows)
-    return hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return hashlib.sha256("".join(row_hash(*identity(row)) for row in rows).encode()).hexdigest()
 
 
-def duplicates(clients: Mapping[str, Split], test: Sequence[Row]) -> dict[str, int]:
+def duplicates(
+    clients: Mapping[str, Split], test: Sequence[Row], identity: Identity = text_and_label
+) -> dict[str, int]:
     """Rows that are there more than once, by text.
 
     Returns:
@@ -81,12 +89,12 @@ def duplicates(clients: Mapping[str, Split], test: Sequence[Row]) -> dict[str, i
         between_clients: rows whose text another client has too.
         test: held-out rows whose text a client has.
     """
-    own = {name: Counter(row_hash(row["text"]) for row in [*s.train, *s.held]) for name, s in clients.items()}
+    own = {name: Counter(row_hash(identity(row)[0]) for row in [*s.train, *s.held]) for name, s in clients.items()}
     holders = Counter(text for texts in own.values() for text in texts)
     return {
         "within_clients": sum(texts.total() - len(texts) for texts in own.values()),
         "between_clients": sum(n for texts in own.values() for text, n in texts.items() if holders[text] > 1),
-        "test": sum(row_hash(row["text"]) in holders for row in test),
+        "test": sum(row_hash(identity(row)[0]) in holders for row in test),
     }
 
 

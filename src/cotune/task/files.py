@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from cotune.task.library import parquet
 from cotune.task.rows import Table, columns_of
 
 OWNER = "client_id"
+_GLANCE = 50  # rows whose columns are seen before all are read
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
@@ -36,6 +38,40 @@ def read_path(path: Path, text: str) -> Table:
     if not table.rows:
         raise CotuneError(Code.DATA, "no rows", where=text, got="an empty file")
     return table
+
+
+def columns_at(path: Path, text: str) -> tuple[str, ...]:
+    """The columns of a file, or of the first file with rows in a folder, from as few lines as can tell.
+
+    Raises:
+        CotuneError: E_DATA as `read_path` does, where there are none.
+    """
+    entries = _visible(path) if path.is_dir() else [path]
+    for file in (inside for entry in entries for inside in (_visible(entry) if entry.is_dir() else [entry])):
+        if file.is_file() and file.suffix.lower() in READERS:
+            try:
+                found = _glance(file)
+            except Exception:  # noqa: BLE001 - whatever is wrong with a file, reading all of it says so in one line
+                found = _file(file, text if file == path else file.name).columns
+            if found:
+                return found
+    return read_path(path, text).columns
+
+
+def _glance(file: Path) -> tuple[str, ...]:
+    """The columns that the first lines of a file show."""
+    if file.suffix.lower() == ".parquet":
+        from pyarrow import parquet as arrow
+
+        return tuple(arrow.read_schema(file).names)
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        if file.suffix.lower() == ".csv":
+            return tuple(next((cells for cells in csv.reader(lines) if cells), []))
+        some = [*islice((line for line in lines if line.strip()), _GLANCE)]
+    rows = [json.loads(line) for line in some]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("not one object a line")
+    return columns_of(rows)
 
 
 def _folder(folder: Path, text: str) -> Table:
@@ -134,7 +170,7 @@ def _parsed(text: str) -> tuple[Any, int]:
 
 
 def _csv(path: Path, name: str) -> Table:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
     from pyarrow import csv as arrow
 
     text = _decoded(path, name)

@@ -60,6 +60,23 @@ def hub(reference: Reference) -> Table:
     )
 
 
+def hub_columns(reference: Reference) -> tuple[str, ...]:
+    """The columns of a data set on the hub, from its description where that has them.
+
+    Raises:
+        CotuneError: E_DATA when it cannot be had.
+    """
+    import datasets
+
+    with _quiet():
+        try:
+            builder = datasets.load_dataset_builder(reference.name, reference.config, revision=reference.revision)
+            found = tuple(builder.info.features or ())
+        except Exception:  # noqa: BLE001 - the whole of it says in one line what is wrong
+            found = ()
+    return found or hub(reference).columns
+
+
 def _table(dataset: Any, name: str) -> Table:
     rows = dataset.to_list()
     return Table(

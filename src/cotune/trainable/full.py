@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from cotune.core.contracts import Attachable, Trainable
+from torch import Tensor
+
+from cotune.core.contracts import Attachable, Trainable, Trained
 from cotune.core.errors import Code, CotuneError
 from cotune.core.spec import Entry, Role, Share, Spec
 from cotune.core.state import Personal, Theta
+from cotune.trainable import plain
 from cotune.trainable.head import Head, head_entries
 
 
@@ -39,5 +43,18 @@ class Full(Trainable):
             )
         spec = Spec((*rows, *entries)).sharing(share)
         values = dict(backbone.model.named_parameters())
+        whole = [row.name for row in rows if not values[row.name].is_floating_point()]
+        if whole:
+            raise CotuneError(
+                Code.CONFLICT,
+                f"{len(whole)} weights are quantised, and whole numbers have no gradient",
+                where="trainable.only" if self.only else "trainable",
+                got=whole[0],
+                fix='train factors (kind = "lora"), or drop backbone.quantization',
+            )
         theta, personal = spec.divide({name: values[name].detach().float().clone() for name in spec.names})
         return theta, personal, spec
+
+    def weights(self, trained: Trained) -> Mapping[str, Tensor]:
+        """The model with the trained weights in their places."""
+        return plain.weights(trained)

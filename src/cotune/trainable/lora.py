@@ -9,18 +9,20 @@ one client are the same whoever ran before.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cotune.core.contracts import Attachable, Trainable
+from cotune.core.contracts import Attachable, Trainable, Trained
 from cotune.core.errors import Code, CotuneError
 from cotune.core.part import Capability
 from cotune.core.seeds import derive, torch_generator
 from cotune.core.spec import Entry, Role, Scope, Share, Spec
 from cotune.core.state import Personal, Theta
+from cotune.trainable import adapter, plain
 from cotune.trainable.head import Head, head_entries
 
 ADAPTER = "default"
@@ -70,6 +72,14 @@ class LoRA(Trainable):
             axis = spec[name].rank_axis
             fitted[name] = tensor if axis is None else tensor.narrow(axis, 0, spec[name].shape[axis]).contiguous()
         return Theta(fitted)
+
+    def adapter(self, trained: Trained) -> Mapping[str, bytes]:
+        """A plain peft folder."""
+        return adapter.adapter(trained)
+
+    def weights(self, trained: Trained) -> Mapping[str, Tensor]:
+        """The model with every product added to its weight."""
+        return plain.weights(trained)
 
     def _inject(self, backbone: Attachable) -> dict[str, nn.Module]:
         from peft import LoraConfig, inject_adapter_in_model

@@ -1,0 +1,112 @@
+"""`cotune compare`: rows held against each other, from the first word on the screen to what may be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cotune.cli.progress import Lines, watcher
+from cotune.core.errors import Code, CotuneError
+from cotune.core.events import silent
+
+# What every run of a comparison would say again.
+_SAID_ONCE = frozenset({"loading", "loaded"})
+
+
+def compare(
+    sources: Sequence[str],
+    out: Path,
+    *,
+    seeds: int,
+    sweep: str | None,
+    metric: str | None,
+    reference: str | None,
+    fresh: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Resolve, run what is not there yet, and print what it came to; the folder alone when quiet.
+
+    Args:
+        sources: recipes' names, or the paths of TOML files.
+        out: the folder of the comparison's folder.
+        seeds: how many.
+        sweep: learning rates, separated by commas.
+        metric: to compare by.
+        reference: the row that the others are held against.
+        fresh: throw away earlier runs.
+        quiet: say nothing before the end.
+        options: what else `comparison.load` takes.
+
+    Raises:
+        CotuneError: whatever resolving and running raise.
+    """
+    grid = rates(sweep) if sweep else []
+    if not quiet:
+        print(f"loading {', '.join(sources)}", flush=True)  # before the libraries, which take a second or more
+    from cotune import comparison, report
+
+    rows, ground = comparison.load(sources, say=silent if quiet else _say, **options)
+    question = comparison.ask(rows, ground, seeds=seeds, reference=reference, metric=metric, sweep=grid)
+    with _repeatable(), watcher(Console(highlight=False), quiet) as lines:
+        found = comparison.answer(question, out, fresh=fresh, watch=Told(lines))
+    page = report.write([run.folder for runs in found.runs.values() for run in runs], found.folder)
+    print(found.folder if quiet else f"\n{found}\n\nfolder {found.folder}\nreport {page}", flush=True)
+
+
+class Told:
+    """Passes the moments of many runs on to what tells about one: a line before each, and of its rounds the last."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.said: set[str] = set()
+        self.rounds = 0
+
+    def __call__(self, name: str, about: Mapping[str, Any]) -> None:
+        """One moment."""
+        match name:
+            case "comparing":
+                lr = "" if about["lr"] is None else f" · learning rate {about['lr']:g}"
+                self.lines.say(f"run {about['number']}/{about['of']} · {about['row']} · seed {about['seed']}{lr}")
+                return
+            case "round":
+                self.rounds = about["rounds"]
+            case "recorded":
+                record = about["record"]
+                if record.round < self.rounds and not record.abandoned and not record.cohort.reasons:
+                    return
+        if name in _SAID_ONCE & self.said:
+            return
+        self.said.add(name)
+        self.lines(name, about)
+
+
+def rates(text: str) -> list[float]:
+    """The learning rates of `1e-3,1e-2`, each once.
+
+    Raises:
+        CotuneError: E_CONFIG when it cannot be read.
+    """
+    try:
+        return list(dict.fromkeys(float(word) for word in text.split(",")))
+    except ValueError as error:
+        raise CotuneError(
+            Code.CONFIG, "cannot read the learning rates", where="--sweep", got=text, expected="say 1e-4,1e-3,1e-2"
+        ) from error
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """What to do after an interruption, said with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("repeat the command to go on") from None

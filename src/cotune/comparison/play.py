@@ -1,0 +1,148 @@
+"""Carry a comparison out: every row under every seed, each an ordinary run, in one folder that a repeat continues."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cotune import experiment as experiments
+from cotune.comparison.played import Crowd, Played, check_same, names, rate
+from cotune.comparison.question import Question, with_rate
+from cotune.comparison.search import Search, choose
+from cotune.core.contracts import ClientInfo
+from cotune.core.errors import Code, CotuneError
+from cotune.core.events import Watch
+from cotune.experiment import Experiment, MakeEngine
+from cotune.store import Run, read_json, write_json
+
+DESCRIPTION = "comparison.json"
+SEARCHED = "search"  # the folder of the runs that tried learning rates
+DIVERGED = (Code.QUORUM, Code.NONFINITE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found, for the table to be made of.
+
+    Attributes:
+        runs: label -> its runs, one a seed.
+        crowds: one a seed.
+        searches: label -> how its learning rate was chosen.
+    """
+
+    runs: Mapping[str, Sequence[Played]]
+    crowds: Sequence[Crowd]
+    searches: Mapping[str, Search]
+
+
+@dataclass(frozen=True)
+class Player:
+    """Carries out a question's runs.
+
+    Attributes:
+        question: what is compared.
+        folder: of the comparison.
+        fresh: throw away earlier runs.
+        watch: told about every moment of every run, and `comparing` before each.
+        make_engine: where clients run.
+        numbers: of the runs, as they are started.
+    """
+
+    question: Question
+    folder: Path
+    fresh: bool
+    watch: Watch
+    make_engine: MakeEngine
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def play(self) -> Outcome:
+        """Every run that is not there yet, then comparison.json and what all of them say.
+
+        Raises:
+            CotuneError: whatever a run raises, with its row and seed; E_CONFLICT when rows saw different data.
+        """
+        question = self.question
+        methods, searches = dict(question.rows), {}
+        if question.sweep:
+            clients = self._crowd(question.search_seed).clients
+            searches = {label: self._search(label, clients) for label in methods}
+            methods = {label: with_rate(method, searches[label].chosen) for label, method in methods.items()}
+        crowds = [self._crowd(seed) for seed in question.numbers]
+        planned = {
+            label: [
+                question.experiment(label, method, seed, crowd.clients)
+                for seed, crowd in zip(question.numbers, crowds, strict=True)
+            ]
+            for label, method in methods.items()
+        }
+        self._describe(planned, searches)
+        runs: dict[str, list[Played]] = {label: [] for label in planned}
+        for i, seed in enumerate(question.numbers):
+            for label, ones in planned.items():
+                runs[label].append(self._run(ones[i], self.folder, label))
+            check_same(seed, {label: played[i] for label, played in runs.items()})
+        return Outcome(runs, crowds, searches)
+
+    def _run(self, experiment: Experiment, out: Path, label: str) -> Played:
+        seed, lr = experiment.seeds.seed, rate(experiment.method)
+        of = len(self.question.rows) * (len(self.question.sweep) + self.question.seeds)
+        self.watch("comparing", {"number": next(self.numbers), "of": of, "row": label, "seed": seed, "lr": lr})
+        try:
+            found = experiments.run(
+                experiment, out, resume=True, fresh=self.fresh, watch=self.watch, make_engine=self.make_engine
+            )
+        except CotuneError as error:
+            raise CotuneError(error.code, f"row '{label}', seed {seed}, lr {lr}: {error.text}") from error
+        return Played(experiment, found)
+
+    def _search(self, label: str, clients: Sequence[ClientInfo]) -> Search:
+        question = self.question
+        tried = [self._try(question.trial(label, lr, clients), label) for lr in question.sweep]
+        return choose(label, tried, question.metric)
+
+    def _try(self, experiment: Experiment, label: str) -> Played:
+        """A run of the search, finished or fallen apart; one that fell apart before is left as it is."""
+        out = self.folder / SEARCHED
+        status = experiment.folder(out) / "status.json"
+        if status.exists() and not self.fresh and read_json(status)["code"] in DIVERGED:
+            next(self.numbers)
+            return Played(experiment, Run(status.parent))
+        try:
+            return self._run(experiment, out, label)
+        except CotuneError as error:
+            if error.code not in DIVERGED:
+                raise
+            return Played(experiment, Run(status.parent))
+
+    def _crowd(self, seed: int) -> Crowd:
+        """What the seed decides about the data.
+
+        Raises:
+            CotuneError: E_CONFLICT when there is nothing to train or to test on.
+        """
+        corpus = self.question.ground.task.load(
+            self.question.seeds_of(seed), lambda line: self.watch("fetching", {"line": line})
+        )
+        clients = [ClientInfo(name, len(rows.train), len(rows.held)) for name, rows in sorted(corpus.clients.items())]
+        if not corpus.test or not any(client.rows for client in clients):
+            raise CotuneError(Code.CONFLICT, "a comparison needs rows to train on and to test on", where="task")
+        return Crowd(clients, names(corpus.test[: self.question.ground.evaluation.rows]))
+
+    def _describe(self, planned: Mapping[str, Sequence[Experiment]], searches: Mapping[str, Search]) -> None:
+        """What comparison.json says: the question, and where its runs are."""
+        question = self.question
+        ground = question.ground.resolved()
+        del ground["method"], ground["name"]
+        rows = {
+            label: {
+                "method": ones[0].method.model_dump(mode="json"),
+                "lr": rate(ones[0].method),
+                "runs": [{"seed": one.seeds.seed, "folder": one.folder(Path()).name, "hash": one.hash} for one in ones],
+                "search": asdict(searches[label]) if label in searches else None,
+            }
+            for label, ones in planned.items()
+        }
+        options = {name: getattr(question, name) for name in ("reference", "metric", "sweep")}
+        write_json(self.folder / DESCRIPTION, {"rows": rows, "seeds": question.numbers, **options, "ground": ground})

@@ -1,0 +1,235 @@
+"""What is compared: rows that differ in their method alone, on one ground, within one budget, over the same seeds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotune import resolve
+from cotune.core.contracts import ClientInfo
+from cotune.core.errors import Code, CotuneError, nearest
+from cotune.core.part import kind_of
+from cotune.core.part import resolve as part
+from cotune.core.seeds import Seeds
+from cotune.core.view import Budget
+from cotune.experiment import Experiment
+from cotune.federation import Evaluation, Federation
+from cotune.method import ROOMS, Method
+
+LOCAL = "local"
+SEARCH = 1000  # how far the seed of the search for a learning rate is from the first
+# A file is read as a whole experiment: of a row, all but the method is put aside, and of the ground, the method.
+NO_GROUND = (
+    'backbone={ref="random:bert"}',
+    'task={kind="classify", data="synth:sentiment"}',
+    *("federation={}", "evaluation={}", "seeds={}"),
+)
+NO_METHOD = 'method={trainable="full", optimizer={kind="sgd", lr=0}, budget={steps=1}}'
+
+
+@dataclass(frozen=True)
+class Question:
+    """Rows and what they share; the runs of a row are those of its method under every seed.
+
+    Attributes:
+        rows: label -> method, in the order of the table.
+        ground: task, backbone, federation, evaluation and the first seed; its method is that of the first row.
+        seeds: how many, one after another from the first; each decides data, cohorts, batches and initialisation.
+        reference: the row that the others are held against.
+        metric: by which.
+        sweep: the learning rates to choose from, row by row; none to leave each row its own.
+    """
+
+    rows: Mapping[str, Method]
+    ground: Experiment
+    seeds: int
+    reference: str
+    metric: str
+    sweep: tuple[float, ...] = ()
+
+    @property
+    def numbers(self) -> list[int]:
+        """The seeds."""
+        return [self.ground.seeds.seed + i for i in range(self.seeds)]
+
+    @property
+    def search_seed(self) -> int:
+        """The one seed under which learning rates are tried, which is none of the others."""
+        return self.ground.seeds.seed + SEARCH
+
+    @property
+    def alone(self) -> list[str]:
+        """The rows that never aggregate."""
+        return [label for label, method in self.rows.items() if method.share == "none"]
+
+    @property
+    def budget(self) -> Budget:
+        """What a client does in a round, in every row that aggregates."""
+        together = [method.budget for method in self.rows.values() if method.share != "none"]
+        return together[0] if together else next(iter(self.rows.values())).budget
+
+    def seeds_of(self, seed: int) -> Seeds:
+        """The seeds of a run; a purpose that the ground fixes stays fixed."""
+        return self.ground.seeds.model_copy(update={"seed": seed})
+
+    def client_steps(self, seed: int, clients: Sequence[ClientInfo]) -> int:
+        """The steps of all clients in all rounds, when every reply comes."""
+        federation, seeds = self.ground.federation, self.seeds_of(seed)
+        groups = {client.id: federation.group(client.id) for client in clients}
+        budgets = {name: group.budget if group and group.budget else self.budget for name, group in groups.items()}
+        steps = {client.id: budgets[client.id].count(client.rows) for client in clients}
+        return sum(
+            steps[name] for round_ in range(federation.rounds) for name in federation.sample(clients, seeds, round_ + 1)
+        )
+
+    def experiment(self, label: str, method: Method, seed: int, clients: Sequence[ClientInfo]) -> Experiment:
+        """A row under one seed; a row that never aggregates takes the others' client-steps in one round of everyone."""
+        federation = self.ground.federation
+        if method.share == "none":
+            everyone = sum(client.rows > 0 for client in clients)
+            steps = max(1, math.floor(self.client_steps(seed, clients) / everyone + 0.5))
+            given = {"batch": self.budget.batch, "accumulate": self.budget.accumulate}
+            budget = method.budget.model_copy(update={"steps": steps, "epochs": None, **given})
+            method, federation = _with(method, budget=budget), Federation(rounds=1)
+        readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-._")[:40] or "row"
+        shared = {"task": self.ground.task, "backbone": self.ground.backbone, "evaluation": self.ground.evaluation}
+        name, seeds = f"{readable}-seed-{seed}", self.seeds_of(seed)
+        return Experiment(name=name, method=method, federation=federation, seeds=seeds, **shared)
+
+    def trial(self, label: str, lr: float, clients: Sequence[ClientInfo]) -> Experiment:
+        """A row at one learning rate under the search's seed, scored on what every client holds back."""
+        found = self.experiment(label, with_rate(self.rows[label], lr), self.search_seed, clients)
+        evaluation = self.ground.evaluation.model_copy(update={"which": "all"})
+        return found.model_copy(update={"name": f"{found.name}-lr-{lr:g}", "evaluation": evaluation})
+
+
+def ask(
+    rows: Mapping[str, Method],
+    ground: Experiment,
+    *,
+    seeds: int,
+    reference: str | None = None,
+    metric: str | None = None,
+    sweep: Iterable[float] = (),
+) -> Question:
+    """The question, with what was left out filled in, or the reason why it has no answer.
+
+    Where the ground does not say, the last round is scored, on test rows and on what every client holds back.
+
+    Raises:
+        CotuneError: E_CONFIG for a number, a metric or a reference that is none; E_CONFLICT for rows that cannot be
+            compared.
+    """
+    metrics = ground.task.metrics
+    metric = metric or ("accuracy" if "accuracy" in metrics else "loss")
+    reference = reference or next(iter(rows), "")
+    if len(rows) < 2:
+        raise CotuneError(Code.CONFIG, "a comparison needs two rows", where="cotune compare", got=len(rows))
+    for what, given, known in (("metric", metric, metrics), ("reference", reference, rows)):
+        if given not in known:
+            raise CotuneError(Code.CONFIG, f"no {what} '{given}'", where="cotune compare", fix=nearest(given, known))
+    if not 1 <= seeds <= SEARCH:
+        raise CotuneError(Code.CONFIG, "too many or too few seeds", where="--seeds", got=seeds, expected="1 to 1000")
+    _check_budgets(rows)
+    grid = tuple(sweep)
+    for label, method in rows.items() if grid else ():
+        if "lr" not in type(method.optimizer).model_fields:
+            what = f"row '{label}' has no learning rate: its optimizer is '{kind_of(type(method.optimizer))}'"
+            raise CotuneError(Code.CONFLICT, what, where="--sweep", fix="leave the sweep out, or the row")
+        for lr in grid:
+            with_rate(method, lr)
+    if ground.evaluation.which == "none":
+        raise CotuneError(Code.CONFLICT, "nothing would be scored", where="evaluation.which", got="none")
+    usual = {"every": ground.federation.rounds, "which": "all"}
+    left_out = {name: value for name, value in usual.items() if name not in ground.evaluation.model_fields_set}
+    evaluation = Evaluation.model_validate({**dict(ground.evaluation), **left_out})
+    ground = ground.model_copy(update={"evaluation": evaluation, "method": next(iter(rows.values()))})
+    return Question(rows, ground, seeds, reference, metric, grid)
+
+
+def with_rate(method: Method, lr: float) -> Method:
+    """The method at another learning rate.
+
+    Raises:
+        CotuneError: E_CONFIG when its optimizer does not take it.
+    """
+    return _with(method, optimizer=part("optimizer", ROOMS["optimizer"], {**method.optimizer.model_dump(), "lr": lr}))
+
+
+def load(
+    sources: Sequence[str],
+    *,
+    base: str | None = None,
+    local: bool = True,
+    cohort: int | None = None,
+    sets: Iterable[str] = (),
+    **options: Any,
+) -> tuple[dict[str, Method], Experiment]:
+    """The rows behind recipe names and TOML files, and the ground that they share.
+
+    Args:
+        sources: of a file, the method alone counts.
+        base: a TOML file with the ground; its method does not count.
+        local: add the recipe `local` where no row stays unaggregated.
+        cohort: clients a round.
+        sets: `method.a=b` goes to every row, anything else to the ground.
+        options: what else `resolve.load` takes, for the ground: backbone, task, rounds, seed, device, say.
+
+    Raises:
+        CotuneError: E_CONFIG, with what is missing or wrong.
+    """
+    given = [*sets, *([] if cohort is None else [f"federation.cohort={cohort}"])]
+    own = [text for text in given if text.startswith(("method.", "method="))]
+    shared = [text for text in given if text not in own]
+    for needed in ("backbone", "task"):
+        if base is None and not options.get(needed) and not any(text.startswith(needed) for text in shared):
+            fix = f"add --{needed} REF, or --base FILE; of a row, the method alone counts"
+            raise CotuneError(Code.CONFIG, f"no {needed} given", where="cotune compare", fix=fix)
+    ground = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD], **options)
+    if base is None:
+        ground = ground.model_copy(update={"name": "compare"})
+    rows: dict[str, Method] = {}
+    taken: Counter[str] = Counter()
+    for source in sources:
+        name = Path(source).stem if Path(source).suffix == ".toml" else source
+        taken[name] += 1
+        label = name if taken[name] == 1 else f"{name}#{taken[name]}"
+        rows[label] = _row(source, label, own)
+    if local and not any(method.share == "none" for method in rows.values()):
+        rows[LOCAL] = _row(LOCAL, LOCAL, own)
+    return rows, ground
+
+
+def _row(source: str, label: str, sets: Sequence[str]) -> Method:
+    try:
+        return resolve.load(source, sets=[*NO_GROUND, *sets]).method
+    except CotuneError as error:
+        raise CotuneError(error.code, f"row '{label}': {error.text}") from error
+
+
+def _with(method: Method, **parts: object) -> Method:
+    return Method.model_validate({**dict(method), **parts})
+
+
+def _check_budgets(rows: Mapping[str, Method]) -> None:
+    """Refuse rows that would be given different work."""
+    work = {
+        label: {name: getattr(method.budget, name) for name in ("steps", "epochs", "batch", "accumulate")}
+        for label, method in rows.items()
+        if method.share != "none"
+    }
+    for label, budget in work.items():
+        first, expected = next(iter(work.items()))
+        if budget != expected:
+            raise CotuneError(
+                Code.CONFLICT,
+                f"rows '{first}' and '{label}' have different budgets",
+                where="method.budget",
+                got="; ".join(f"{n}: {expected[n]} and {v}" for n, v in budget.items() if v != expected[n]),
+                fix="give all rows the same, say --set method.budget.steps=10",
+            )

@@ -1,0 +1,62 @@
+"""Metrics of a round from the scores of rows: means, and the ratios of sums that a task names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from cotune.core.record import ClientMetric, Metric
+from cotune.diagnose.drop import client_metric
+from cotune.diagnose.interval import exp_ratio, mean_interval, ratio_interval
+
+Ratios = Mapping[str, tuple[str, str]]
+
+
+def finite(value: float | None) -> float | None:
+    """A metric that is no number is no metric."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def global_metrics(
+    scored: Mapping[str, Sequence[float]], ratios: Ratios, chance: Mapping[str, float]
+) -> dict[str, Metric]:
+    """Metric -> its mean over rows, or its ratio of sums over them, with a 95 % interval.
+
+    Args:
+        scored: metric -> one number a row.
+        ratios: metric -> (above, below), as a task names them.
+        chance: metric -> what guessing scores.
+    """
+    found = {name: (len(values), mean_interval(values)) for name, values in scored.items() if values}
+    for name, (above, below) in ratios.items():
+        if scored.get(above) and sum(scored[below]) > 0:
+            found[name] = len(scored[above]), ratio_interval(scored[above], scored[below])
+    return {
+        name: Metric(value=value, n=n, low=finite(low), high=finite(high), chance=chance.get(name))
+        for name, (n, (value, low, high)) in found.items()
+    }
+
+
+def client_metrics(
+    names: Sequence[str], ratios: Ratios, own: Mapping[str, float], federated: Mapping[str, float], n: int
+) -> dict[str, ClientMetric]:
+    """Metric -> a client's own model beside the aggregated one; a ratio of sums is that of the means over its rows.
+
+    Args:
+        names: of the means.
+        ratios: metric -> (above, below), as a task names them.
+        own: means of its own model, none where it did not train.
+        federated: means of the aggregated model.
+        n: how many rows.
+    """
+    before, after = (
+        {**means, **{name: _ratio(means, *pair) for name, pair in ratios.items()}} for means in (own, federated)
+    )
+    return {
+        name: client_metric(name, finite(before.get(name)), finite(after.get(name)), n) for name in (*names, *ratios)
+    }
+
+
+def _ratio(means: Mapping[str, float], above: str, below: str) -> float:
+    top, bottom = finite(means.get(above)), finite(means.get(below))
+    return exp_ratio(top, bottom) if top is not None and bottom else math.nan

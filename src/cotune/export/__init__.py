@@ -1,0 +1,6 @@
+"""What a run leaves for other libraries: its model as a folder that plain peft or transformers load."""
+
+from cotune.export.folder import Exported, export, finish
+from cotune.export.reopen import reopen
+
+__all__ = ["Exported", "export", "finish", "reopen"]

@@ -1,0 +1,179 @@
+"""Rows of one table, divided: which are used, which are held out, and whose the rest are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, StrictInt
+
+from cotune.core.contracts import Corpus, Row, Task
+from cotune.core.errors import Code, CotuneError
+from cotune.core.events import Say, silent
+from cotune.core.part import resolve
+from cotune.core.seeds import Purpose, Seeds
+from cotune.task.column import is_missing
+from cotune.task.divide import Identity, duplicates, held_back, held_out, manifest, subset, text_and_label
+from cotune.task.files import OWNER
+from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition
+from cotune.task.table import Table, read
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The rows of a table that a task has a use for.
+
+    Attributes:
+        rows: position in the table -> the row as the task knows it, in the order of the table.
+        skipped: reason -> how many rows it has no use for.
+        labels: position -> class number; empty where there are no classes.
+        names: of the classes, in the order of their numbers.
+    """
+
+    rows: Mapping[int, Row]
+    skipped: Mapping[str, int]
+    labels: Mapping[int, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+class Tabular(Task):
+    """A task on the rows of one table; subclasses say what a row is.
+
+    Attributes:
+        data: the reference of the data.
+        partition: how rows are divided; None follows the source where that is divided already (a folder: one file is
+            one client; a column `client_id`), else ten even clients.
+        test: rows, or as a float the share of rows, that no client gets.
+        group: rows that share a value of this column are never on both sides of the test split.
+        held: the share of its rows that each client holds back to score on: at least one of two, none of one.
+        limit: rows used at all, drawn by seed.
+        test_limit: held-out rows used, drawn by seed.
+    """
+
+    data: str
+    partition: Annotated[
+        SerializeAsAny[Partition] | None, BeforeValidator(lambda value: resolve("partition", PARTITIONS, value))
+    ] = None
+    test: Annotated[StrictInt, Field(ge=0)] | Annotated[float, Field(ge=0, lt=1)] = 0.2
+    group: str | None = None
+    held: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    limit: Annotated[int, Field(ge=2)] | None = None
+    test_limit: Annotated[int, Field(ge=1)] | None = None
+
+    @abstractmethod
+    def parse(self, table: Table) -> Parsed:
+        """The rows that the task has a use for; `place` in each says where it was read, for errors."""
+
+    @property
+    def identity(self) -> Identity:
+        """What makes two rows the same: their text and their label."""
+        return text_and_label
+
+    def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
+        """The data, divided among the clients; a function of the data seed alone. `say` is told before a download.
+
+        Raises:
+            CotuneError: E_DATA for data that cannot be read, is empty or cannot be divided as asked; E_LABEL for a
+                label that is none of the classes.
+        """
+        table = read(self.data, say)
+        parsed = self.parse(table)
+        kept = list(parsed.rows)
+        used = [kept[position] for position in subset(len(kept), self.limit, seeds.of(Purpose.DATA, "limit"))]
+        partition = self._partition(table, parsed)
+        groups = None if self.group is None else self._filled(table, self.group, used)
+        if partition.column is not None:
+            self._filled(table, partition.column, used)
+
+        def rows(positions: Sequence[int]) -> list[Row]:
+            return [parsed.rows[position] for position in positions]
+
+        shared, out = held_out(len(used), self.test, seeds.of(Purpose.DATA, "test"), groups)
+        chosen = subset(len(out), self.test_limit, seeds.of(Purpose.DATA, "test_limit"))
+        test = rows([used[out[position]] for position in chosen])
+        mine = [used[position] for position in shared]
+        parts = partition.split(
+            [table.rows[row] for row in mine],
+            [parsed.labels.get(row) for row in mine],
+            seeds.of(Purpose.DATA, "partition"),
+        )
+        clients = {
+            client: held_back(
+                rows([mine[position] for position in part]), self.held, seeds.of(Purpose.DATA, "held", client)
+            )
+            for client, part in parts.items()
+        }
+        return Corpus(
+            clients=clients,
+            test=test,
+            head=self.head,
+            labels=parsed.names,
+            chance={},
+            facts={
+                **table.facts,
+                "data": self.data,
+                "rows": len(table) + sum(table.skipped.values()),
+                "skipped": {**table.skipped, **parsed.skipped},
+                "used": len(used),
+                "partition": partition.model_dump(mode="json"),
+                "empty_clients": [name for name, s in clients.items() if not s.train and not s.held],
+                "sizes": {name: {"train": len(s.train), "held": len(s.held)} for name, s in clients.items()},
+                "test": {"rows": len(test), "unused": len(out) - len(test)},
+                "duplicates": duplicates(clients, test, self.identity),
+                "manifest": {name: manifest([*s.train, *s.held], self.identity) for name, s in clients.items()},
+                "test_manifest": manifest(test, self.identity),
+            },
+        )
+
+    def _partition(self, table: Table, parsed: Parsed) -> Partition:
+        """The partition asked for, or the one that the source suggests."""
+        owner = table.owner or (OWNER if OWNER in table.columns else None)
+        partition = self.partition or (Natural(key=owner) if owner else Iid(clients=10))
+        if isinstance(partition, Dirichlet) and partition.by is None and not parsed.names:
+            what = "nothing to divide by: the rows of this task have no label"
+            raise CotuneError(Code.CONFIG, what, where="task.partition.by", fix="name the column that holds classes")
+        return partition
+
+    def _filled(self, table: Table, column: str, used: Sequence[int]) -> list[object]:
+        """The cells of a column that every used row must have."""
+        cells = table.cells(column, self.data)
+        for row in used:
+            if is_missing(cells[row]):
+                raise CotuneError(Code.DATA, f"no value in column '{column}'", where=table.place(row), fix="fill it in")
+        return [cells[row] for row in used]
+
+    def _some(self, rows: Mapping[int, Row], skipped: Counter[str], what: str) -> Parsed:
+        """Rows and what was skipped, when there is a row at all.
+
+        Raises:
+            CotuneError: E_DATA when there is none, with why.
+        """
+        if not rows:
+            got = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
+            raise CotuneError(Code.DATA, f"no row has {what}", where=self.data, got=got or "no rows")
+        return Parsed(rows, dict(sorted(skipped.items())))
+
+    def texts(self, table: Table, column: str) -> Parsed:
+        """The rows that have a text in a column, as `text` and `place`.
+
+        Raises:
+            CotuneError: E_DATA when no row has one, or the column is not there.
+        """
+        rows: dict[int, Row] = {}
+        skipped: Counter[str] = Counter()
+        for row, cell in enumerate(table.cells(column, self.data)):
+            if reason := no_text(cell):
+                skipped[reason] += 1
+            else:
+                rows[row] = {"text": cell, "place": table.place(row)}
+        return self._some(rows, skipped, f"a text in column '{column}'")
+
+
+def no_text(cell: object) -> str:
+    """Why a cell is no text: 'empty', 'whitespace', 'missing', 'not text'; nothing when it is one."""
+    if isinstance(cell, str):
+        return "" if cell.strip() else "whitespace" if cell else "empty"
+    return "missing" if is_missing(cell) else "not text"

@@ -1,0 +1,116 @@
+"""Comparisons as a user types, repeats and interrupts them, and what a bad input comes to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from typed import ON, Type, refused, typing
+
+from cotune.cli.compare import rates
+
+SHORT = (*ON, "--rounds", "1", "--seeds", "1", "--set", "method.budget.steps=3", "--set", "method.budget.batch=8")
+
+
+@pytest.fixture
+def type_(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
+    monkeypatch.chdir(tmp_path)
+    return typing(capfd)
+
+
+def test_a_comparison_says_each_run_then_the_table_and_what_may_be_said(type_: Type) -> None:
+    said = type_("compare", "lora-fedavg", "fedprox", *SHORT, "--cohort", "3")
+    assert (said.status, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0] == "loading lora-fedavg, fedprox"
+    runs = [line for line in lines if line.startswith("run ")]
+    assert runs[0] == "run 1/3 · lora-fedavg · seed 0 · learning rate 0.001"
+    assert [line.split(" · ")[1] for line in runs] == ["lora-fedavg", "fedprox", "local"]
+    assert sum(line.startswith("data ") for line in lines) == 1
+    assert "round 1/1" in said.out
+    folder = Path(next(line for line in lines if line.startswith("folder ")).removeprefix("folder "))
+    text = (folder / "table.txt").read_text()
+    assert text in said.out
+    assert "no difference seen" in text
+    assert "8 client-steps, rounded to whole steps from the 9 of the other rows" in text
+    assert "learning rate  client-steps" in text
+    table = json.loads((folder / "table.json").read_text())
+    assert [row["label"] for row in table["rows"]] == ["lora-fedavg", "fedprox", "local"]
+    again = type_("compare", "lora-fedavg", "fedprox", *SHORT, "--cohort", "3")
+    assert again.out.count("reused") == 3
+    assert text in again.out
+    quiet = type_("compare", "lora-fedavg", "fedprox", *SHORT, "--cohort", "3", "--quiet")
+    assert (quiet.out, quiet.err) == (f"{folder}\n", "")
+
+
+def test_of_a_file_the_method_alone_counts_and_the_base_gives_the_rest(type_: Type) -> None:
+    Path("near.toml").write_text(
+        'recipe = "fedprox"\n[federation]\nrounds = 9\n[task]\nkind = "classify"\ndata = "./no"\n'
+    )
+    Path("base.toml").write_text(
+        '[federation]\nrounds = 4\n[backbone]\nref = "random:bert?layers=1&hidden=16"\n'
+        '[task]\nkind = "classify"\ndata = "synth:sentiment?clients=4&rows=120"\n[seeds]\ndata = 7\n'
+    )
+    one_step = ("--set", "method.budget.steps=1")
+    words = ("near.toml", "near.toml", "--base", "base.toml", "--rounds", "1", "--seeds", "2", "--no-local")
+    said = type_("compare", *words, *one_step, "--quiet")
+    folder = Path(said.out.strip())
+    assert folder.name.startswith("base-")
+    described = json.loads((folder / "comparison.json").read_text())
+    assert list(described["rows"]) == ["near", "near#2"]
+    assert described["ground"]["federation"]["rounds"] == 1
+    assert described["ground"]["task"]["data"] == "synth:sentiment?clients=4&rows=120"
+    assert described["rows"]["near"]["method"]["budget"]["steps"] == 1
+    table = json.loads((folder / "table.json").read_text())
+    assert (table["n"], table["different_rows"], table["local"]) == ([24, 24], 24, None), "the data seed is fixed"
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "no data": (["fedprox", "--backbone", "random:bert"], "add --task REF, or --base FILE"),
+    "no backbone": (["fedprox", "--task", "synth:sentiment"], "add --backbone REF, or --base FILE"),
+    "one row": (["fedprox", *ON, "--no-local"], "two rows"),
+    "an unknown recipe": (["fedprox", "fedporx", *ON], "row 'fedporx': no recipe or file 'fedporx' · did you mean"),
+    "an unknown metric": (["fedprox", *ON, "--metric", "accurcy"], "did you mean 'accuracy'?"),
+    "an unknown reference": (["fedprox", *ON, "--reference", "fedprxo"], "did you mean 'fedprox'?"),
+    "rates that are none": (["fedprox", *ON, "--sweep", "1e-3;1e-2"], "--sweep"),
+    "a rate below zero": (["fedprox", *ON, "--sweep", "-1"], "greater than or equal to 0"),
+    "a value that no row has": (
+        ["fedprox", *ON, "--set", "method.optimizer.lrr=1"],
+        "row 'fedprox': unknown key 'lrr'",
+    ),
+    "a value that the ground has not": (["fedprox", *ON, "--set", "federation.round=1"], "did you mean 'rounds'?"),
+    "no rows": ([*ON], "ROW"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_input_is_one_line_that_names_it(type_: Type, what: str) -> None:
+    words, hint = BAD[what]
+    assert hint in refused(type_("compare", *words), "E_CONFIG", 2)
+
+
+def test_rows_of_different_work_are_a_conflict(type_: Type) -> None:
+    Path("more.toml").write_text('recipe = "fedprox"\n[method.budget]\nsteps = 11\n')
+    line = refused(type_("compare", "fedprox", "more.toml", *ON), "E_CONFLICT", 2)
+    assert "rows 'fedprox' and 'more' have different budgets" in line
+
+
+def test_a_row_that_fails_is_named_with_its_seed(type_: Type) -> None:
+    words = ("--set", "method.optimizer.lr=1e30", "--rounds", "4", "--seeds", "1", "--no-local")
+    line = refused(type_("compare", "lora-fedavg", "fedprox", *ON, *words), "E_QUORUM", 5)
+    assert "row 'lora-fedavg', seed 0, lr 1e+30: 3 rounds in a row" in line
+
+
+def test_an_interruption_says_how_to_go_on(type_: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_given: Any, **_named: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cotune.experiment.run", stop)
+    said = type_("compare", "fedprox", *SHORT)
+    assert (said.status, said.err) == (130, "interrupted · repeat the command to go on\n")
+
+
+def test_rates_are_read_in_their_order_and_each_once() -> None:
+    assert rates("1e-2,0.001,1e-3") == [0.01, 0.001]
