@@ -83,9 +83,8 @@ def main(arguments: list[str]) -> int:
     text = f"{table}\n\n{verdict}\n"
     print(f"\n{text}")
     write_atomic(OUT / "table.txt", text.encode())
-    say(
-        f"runs, ledgers and this table are in {OUT}; the report is {report.write([run.folder for run in runs.values()], OUT)}"
-    )
+    page = report.write([run.folder for run in runs.values()], OUT)
+    say(f"runs, ledgers and this table are in {OUT}; the report is {page}")
     return 0 if good else 1
 
 

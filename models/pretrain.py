@@ -11,12 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from cotune.core.state import digest
 
-Batch = tuple[Tensor, Tensor]  # tokens (rows, tokens), and the token to predict at each place or IGNORED
-IGNORED = -100
 WARMUP = 100
 OUT = Path(__file__).parents[1] / "src/cotune/backbone/models"
 
@@ -31,16 +28,29 @@ def llama(seed: int, **sizes: Any) -> nn.Module:
     return model
 
 
+def cosine(step: int, steps: int) -> float:
+    """Half a cosine, from 1 to 0."""
+    return 0.5 + 0.5 * math.cos(math.pi * step / steps)
+
+
 def train(
-    model: nn.Module, draw: Callable[[int], Batch], steps: int, lr: float, decay: float, memory: float = 0.95
+    model: nn.Module,
+    loss: Callable[[int], Tensor],
+    rate: Callable[[int, int], float],
+    *,
+    steps: int,
+    lr: float,
+    decay: float,
+    memory: float,
 ) -> float:
-    """The seconds that `steps` of AdamW took, with a linear warm-up and half a cosine; prints the loss now and then.
+    """The seconds that `steps` of AdamW took, with a linear warm-up; prints the loss now and then.
 
     Args:
         model: changed in place.
-        draw: the batch of a step.
+        loss: of the model on the batch of a step.
+        rate: the learning rate of a step among all steps, as a share of `lr`.
         steps: how many.
-        lr: at its highest.
+        lr: the learning rate at its highest.
         decay: of matrices; norms have none.
         memory: the second beta of Adam.
     """
@@ -50,16 +60,15 @@ def train(
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, memory))
     start, total = time.process_time(), torch.zeros(())
     for step in range(steps):
-        heat = min(1.0, (step + 1) / WARMUP) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+        heat = min(1.0, (step + 1) / WARMUP) * rate(step, steps)
         for group in optimizer.param_groups:
             group["lr"] = lr * heat
-        tokens, wanted = draw(step)
-        loss = cross_entropy(model(input_ids=tokens, use_cache=False).logits.flatten(0, 1), wanted.flatten())
+        here = loss(step)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        here.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        total += loss.detach()
+        total += here.detach()
         if (step + 1) % 100 == 0 or step + 1 == steps:
             count = (step % 100) + 1
             print(f"step {step + 1:5d}  loss {total / count:.4f}  {time.process_time() - start:6.0f} s", flush=True)

