@@ -2,13 +2,14 @@
 
     OMP_NUM_THREADS=1 python -m models.tiny_recall           # from the repository's root
 
-A story is made of `k v ;` (the key's value from now on), `k ? v ;` (its latest value is asked for, and told) and filler
+A story is made of `k v ;` (the value of k from now on), `k ? v ;` (its latest value is asked for, and told) and filler
 words. One word is one token: `<pad> <eos> <unk> ; ?`, keys k0 to k63, values v0 to v63 and fillers f0 to f15, set apart
 by spaces; every other word is <unk>. The loss is on the told values alone.
 
 In the first half of the steps, one head of each layer is shown where to look: in the first layer at the word before, in
 the second at the latest write of what is asked for. Without that, a model of this size stays for thousands of steps at
-guessing one of the values that it has seen. MINUTES
+guessing one of the values that it has seen. The 6,000 steps take three and a half minutes of one core; on the same
+versions and kind of machine, the same bits come out.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Weights stay float32, because most products of a 4-bit number and a float16 scal
 llama.cpp keeps the rows of the query and key projections in the order of interleaved rotations; they are put back.
 
 Measured on SmolLM2-135M (272 tensors, 98 MB in Q4_1 and Q8_0; one core): 1.6 seconds and 0.57 GB at the most, against
-15 seconds through transformers 5.24, whose tensors and logits are equal to these bit for bit. Token ids differ from that
-route's in one point: the file asks for digits to be split off first (`tokenizer.ggml.pre` is smollm), as the model was
-trained, while transformers leaves that out, so that two spaces before a digit are other tokens there.
+15 seconds through transformers 5.24, whose tensors and logits are equal to these bit for bit. Token ids differ from
+that route's in one point: the file asks for digits to be split off first (`tokenizer.ggml.pre` is smollm), as the model
+was trained, while transformers leaves that out, so that two spaces before a digit are other tokens there.
 """
 
 from __future__ import annotations
