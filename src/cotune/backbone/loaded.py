@@ -17,7 +17,7 @@ from cotune.backbone import tokens
 from cotune.backbone.checkpointing import recompute
 from cotune.backbone.head import auto_class, check_complete, gives, head_names
 from cotune.backbone.hf import reading
-from cotune.backbone.quantized import Quantization, check_installed, mark, quantize
+from cotune.backbone.quantized import Quantization, check_installed, hush, mark, quantize
 from cotune.backbone.quiet import quiet
 from cotune.backbone.source import Source, source
 from cotune.core.errors import Code
@@ -175,6 +175,7 @@ class Backbone(BaseModel):
 
     def _plan(self, origin: Source, head: str, labels: int) -> tuple[PreTrainedConfig, str, Any]:
         """The configuration with its labels, what it says about the backbone alone, and the class to build."""
+        hush()
         config = origin.config()
         fields = {key: value for key, value in config.to_diff_dict().items() if key not in _BESIDE}
         kind = auto_class(config, head, labels, self.ref)

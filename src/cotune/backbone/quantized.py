@@ -19,9 +19,16 @@ from cotune.core.errors import Code, CotuneError
 Quantization = Literal["int8", "nf4"]
 
 
+def hush() -> None:
+    """Let bitsandbytes say nothing but errors: it reports casts, layer by layer, and kernels that it does without.
+
+    peft loads it wherever it is installed, for models that are not quantised as well.
+    """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+
 def check_installed(where: str) -> None:
     """Raise E_MODEL when bitsandbytes is not there, before anything is loaded for it."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it reports casts, layer by layer
     try:
         import_module("bitsandbytes")
     except Exception as error:
