@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tiny import experiment, play
+from tiny import assert_predicted, experiment, play
 
 import cotune as ct
-from cotune import forecast, wire
 from cotune.backbone.bind import bind
 from cotune.checkpoint import unpack
 from cotune.client import Client
-from cotune.core.message import NEVER, Kind
 from cotune.core.state import Theta, digest
 from cotune.core.view import View
 from cotune.diagnose.flops import counting
@@ -138,21 +136,7 @@ def test_every_message_costs_what_was_predicted_from_shapes_alone(
     whole = experiment(recipe, **sets)
     plan = whole.blueprint().sketch(whole.task.load(whole.seeds))
     run = play(whole, tmp_path)
-    accepted: dict[str, int] = {}
-    assert run.ledger
-    for line in run.ledger:
-        kind = Kind.TRAIN if line.purpose == "train" else Kind.EVALUATE
-        if line.direction == "down":
-            last = accepted.get(line.client, NEVER)
-            predicted = wire.size(forecast.request(plan, line.client, line.round, kind, last), 0)
-        else:
-            limits = forecast.reply(plan, line.client, line.round, kind)
-            assert limits.layout is not None
-            assert limits.metrics is not None
-            predicted = wire.size(limits.layout, limits.metrics)
-            if kind is Kind.TRAIN:
-                accepted[line.client] = line.round
-        assert (sum(line.payload_bytes.values()), line.framing_bytes) == predicted
+    assert_predicted(run, plan)
 
 
 @pytest.mark.parametrize("arch", ["bert", "llama"])

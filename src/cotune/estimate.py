@@ -33,7 +33,6 @@ class Estimate:
         step_flops: of a training step, forward and backward.
         kept_bytes: what a forward pass keeps for the backward one.
         training_bytes: weights, what trains four times over, and what is kept.
-        scoring_bytes: weights and what trains.
     """
 
     parameters: int
@@ -47,11 +46,6 @@ class Estimate:
     def training_bytes(self) -> int:
         """Weights, what trains with its gradient and moments, and what is kept for the backward pass."""
         return self.weight_bytes + 4 * MOMENTS * self.trained + self.kept_bytes
-
-    @property
-    def scoring_bytes(self) -> int:
-        """Weights, and what trains."""
-        return self.weight_bytes + 4 * self.trained
 
 
 def estimate(method: Method, backbone: Backbone, head: str, labels: int, shape: tuple[int, int]) -> Estimate:

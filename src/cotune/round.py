@@ -84,8 +84,7 @@ def client_step(client: Client, message: bytes) -> bytes:
                 raise CotuneError(Code.LATE, "the deadline passed in training", where=f"step {view.step}")
         for part in method.client_parts:
             view = part.end(view)
-        due = setup.evaluation.due(header.round, setup.federation.rounds)
-        local = score(bound, view.tensors, setup, client.held.examples if due else ())
+        local = score(bound, view.tensors, setup, client.held.examples if setup.scores_held(header.round) else ())
     client.remember(view, base)
     parts = {**method.uplink.pack(view, traces), **({"aux": view.outbox} if view.outbox else {})}
     metrics = (loss, float(len(client.held.examples)), float(flops), *mean_scores(local))

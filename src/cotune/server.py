@@ -17,14 +17,14 @@ from cotune import forecast, wire
 from cotune.backbone.bind import Bound, bind
 from cotune.client import client_digest
 from cotune.core.change import Base, Commit, Contribution, Origin, Server, origin
-from cotune.core.contracts import ClientInfo, Engine, Layouts
+from cotune.core.contracts import ClientInfo, Engine, Layouts, Trainable
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch
 from cotune.core.inbox import Inbox
 from cotune.core.journal import Journal
 from cotune.core.message import NEVER, Envelope, Header, Kind
 from cotune.core.record import ClientMetric, LedgerLine, Metric, RoundRecord
-from cotune.core.spec import Scope
+from cotune.core.spec import Scope, Spec
 from cotune.core.state import Theta
 from cotune.diagnose import ledger_line
 from cotune.diagnose.metrics import client_metrics, finite, global_metrics
@@ -55,6 +55,14 @@ class State:
     base: Base = field(default_factory=Base)
     accepted: Mapping[str, int] = field(default_factory=dict)
     abandoned: int = 0
+    _fitted: dict[str, tuple[Theta, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def fitted(self, trainable: Trainable, spec: Spec) -> tuple[Theta, str]:
+        """Theta as clients of this table hold it, and the digest of what they start from; made once a table."""
+        if spec.digest not in self._fitted:
+            theta = trainable.fit(self.theta, spec)
+            self._fitted[spec.digest] = theta, origin(theta, self.base)
+        return self._fitted[spec.digest]
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class Desk:
         method, spec = self.setup.method_of(client), self.setup.spec_of(client)
         round_ = state.round + 1
         held = max(accepted - 1, 0)
-        theta = method.trainable.fit(state.theta, spec)
+        theta, started = state.fitted(method.trainable, spec)
         parts: dict[str, Mapping[str, Tensor]] = dict(
             method.downlink.pack(theta, method.trainable.scope(spec, round_), self.journal, held)
         )
@@ -125,7 +133,7 @@ class Desk:
             round=round_ if kind is Kind.TRAIN else state.round,
             accepted=accepted,
             spec=spec.digest,
-            base=origin(theta, state.base),
+            base=started,
             rows=self.clients[client].rows,
             rate=method.budget.rate(min(round_, federation.rounds), federation.rounds),
             deadline=federation.deadline or 0.0,
@@ -253,7 +261,7 @@ class Fold:
         check(envelope, sent, Kind.UPDATE)
         method, spec = setup.method_of(client), setup.spec_of(client)
         scope = method.trainable.scope(spec, sent.round)
-        anchor = method.trainable.fit(self.state.theta, spec)
+        anchor, _ = self.state.fitted(method.trainable, spec)
         change = method.uplink.open(envelope.parts, Origin(anchor, sent.seed, sent.rate, spec, scope))
         weight = setup.federation.weight(envelope.header.rows)
         self.fold = self.aggregator.add(self.fold, Contribution(client, weight, change, spec, envelope.part("aux")))

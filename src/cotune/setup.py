@@ -70,6 +70,11 @@ class Plan:
         """Whether the global theta alone is a model: nothing personal, nothing personalised."""
         return not self.spec.personal and self.method.personalize is None
 
+    def scores_held(self, round_: int) -> bool:
+        """Whether clients score their held-back rows in a round: when it is due, and anybody asks for them."""
+        asked = self.evaluation.which != "global" or not self.one_model
+        return asked and self.evaluation.due(round_, self.federation.rounds)
+
     @property
     def keeps(self) -> bool:
         """Whether a client has state of its own between rounds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +81,8 @@ def smollm() -> Loaded:
     try:
         return Backbone(ref=REF).load("causal", 0, 0)
     except CotuneError as error:
+        if os.environ.get("CI") == "true":
+            raise
         pytest.skip(str(error))
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import cotune as ct
+from cotune import forecast, wire
 from cotune.core.contracts import ClientInfo, OnReply, Outcome
+from cotune.core.message import NEVER, Kind
 from cotune.engine import InlineEngine
 from cotune.experiment import run
 from cotune.resolve import load
-from cotune.setup import Setup
+from cotune.setup import Plan, Setup
 from cotune.store import Run
 
 BACKBONE = "random:bert?layers=1&hidden=16&heads=2"
@@ -78,3 +80,22 @@ class Wrapped:
     def close(self) -> None:
         """As the inner engine."""
         self.inner.close()
+
+
+def assert_predicted(run_: Run, plan: Plan) -> None:
+    """Every message of a run cost what its shapes alone predict, payload and framing."""
+    accepted: dict[str, int] = {}
+    assert run_.ledger
+    for line in run_.ledger:
+        kind = Kind.TRAIN if line.purpose == "train" else Kind.EVALUATE
+        if line.direction == "down":
+            last = accepted.get(line.client, NEVER)
+            predicted = wire.size(forecast.request(plan, line.client, line.round, kind, last), 0)
+        else:
+            limits = forecast.reply(plan, line.client, line.round, kind)
+            assert limits.layout is not None
+            assert limits.metrics is not None
+            predicted = wire.size(limits.layout, limits.metrics)
+            if kind is Kind.TRAIN:
+                accepted[line.client] = line.round
+        assert (sum(line.payload_bytes.values()), line.framing_bytes) == predicted

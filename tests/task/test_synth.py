@@ -8,7 +8,7 @@ import pytest
 
 from cotune.core.errors import CotuneError
 from cotune.core.reference import parse
-from cotune.task.synth import _BAD, _GOOD, Sentiment, sentiment
+from cotune.task.synth import _BAD, _GOOD, Sentiment
 from cotune.task.table import read
 
 
@@ -95,5 +95,5 @@ def test_the_words_of_both_polarities_are_distinct() -> None:
 )
 def test_an_option_out_of_range_is_refused_with_what_there_is(query: str, said: str) -> None:
     with pytest.raises(CotuneError, match=r"E_CONFIG.*options are clients, rows") as caught:
-        sentiment(parse(f"synth:sentiment?{query}"))
+        Sentiment.table(parse(f"synth:sentiment?{query}"))
     assert said in str(caught.value)

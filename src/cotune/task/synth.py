@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cotune.core.reference import Reference
 from cotune.task.generator import Generator, pick
 from cotune.task.prose import Instructions, Prose
-from cotune.task.rows import Table
 
 _GOOD = (
     "warm", "bright", "clever", "charming", "fresh", "graceful", "honest", "lively", "lovely", "moving", "polished",
@@ -68,11 +66,6 @@ class Sentiment(Generator):
     def facts(self) -> dict[str, Any]:
         """That the rows are synthetic, and the accuracy of a perfect reader."""
         return {**super().facts, "optimum_accuracy": 1.0 - self.noise}
-
-
-def sentiment(reference: Reference) -> Table:
-    """The rows that the options of a `synth:sentiment` reference describe."""
-    return Sentiment.table(reference)
 
 
 SYNTHETIC: Mapping[str, type[Generator]] = {kind.name: kind for kind in (Instructions, Prose, Sentiment)}
