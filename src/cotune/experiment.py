@@ -173,6 +173,7 @@ def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: Mak
     facts = {"data": setup.corpus.facts.get("manifest"), "backbone": setup.backbone.digest}
     write_json(folder / "experiment.json", _about(experiment, setup))
     watch("loaded", {"clients": len(desk.clients), "facts": setup.facts, "spec": setup.spec})
+    setup.check_rows()
 
     def record(about: Mapping[str, Any]) -> None:
         """What a checkpoint carries along goes into the files that readers open."""
@@ -236,6 +237,12 @@ def _write_status(folder: Path, status: str, code: str | None = None, error: str
     write_json(folder / "status.json", {"status": status, "code": code, "error": error})
 
 
+def _taken(setup: Setup) -> dict[str, Any]:
+    """The numbers of the test rows that became examples, where the model does not take all of them."""
+    sources, rows = setup.test.sources, setup.corpus.test[: setup.evaluation.rows]
+    return {"sources": list(sources)} if sources is not None and len(sources) < len(rows) else {}
+
+
 def _about(experiment: Experiment, setup: Setup) -> dict[str, Any]:
     """What experiment.json says: the experiment, and what it ran on."""
     packages = ("cotune", "torch", "transformers", "peft", "datasets", "safetensors", "numpy")
@@ -250,5 +257,5 @@ def _about(experiment: Experiment, setup: Setup) -> dict[str, Any]:
         "labels": list(setup.corpus.labels),
         "clients": {info.id: {"rows": info.rows, "held": info.held} for info in setup.clients},
         "trained": {"numbers": sum(entry.numel for entry in setup.spec), "shared": setup.start.numel},
-        "test": {"rows": len(setup.test.examples), "truncated": setup.test.truncated},
+        "test": {"rows": len(setup.test.examples), "truncated": setup.test.truncated, **_taken(setup)},
     }

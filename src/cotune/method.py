@@ -6,9 +6,10 @@ Method(trainable, budget, penalties, optimizer, personalize, uplink, downlink, a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, model_validator
 
 from cotune import aggregate, optim, penalty, personalize, trainable, wire
 from cotune.core.contracts import (
@@ -21,6 +22,7 @@ from cotune.core.contracts import (
     Trainable,
     Uplink,
 )
+from cotune.core.errors import Code, CotuneError
 from cotune.core.part import OF_THE_BACKBONE, Capability, Part, check_fit, resolve
 from cotune.core.spec import Role, Scope, Spec
 from cotune.core.view import Budget
@@ -41,6 +43,14 @@ def _of(room: str) -> BeforeValidator:
     return BeforeValidator(lambda value: resolve(room, ROOMS[room], value))
 
 
+# What FedNL calls its two settings: everything that trains, or the rules of the memory alone.
+SHARES: Mapping[str, str | tuple[Role, ...]] = {"theta": "all", "memory": (Role.RULE,)}
+
+
+def _share(value: Any) -> Any:
+    return SHARES.get(value, value) if isinstance(value, str) else value
+
+
 class Method(BaseModel):
     """A frozen composition of parts; equal parts make equal methods.
 
@@ -58,17 +68,34 @@ class Method(BaseModel):
     uplink: Annotated[SerializeAsAny[Uplink], _of("uplink")] = wire.TensorsUplink()
     downlink: Annotated[SerializeAsAny[Downlink], _of("downlink")] = wire.FullDownlink()
     aggregator: Annotated[SerializeAsAny[Aggregator], _of("aggregator")] = aggregate.Mean()
-    share: Annotated[str | tuple[Role, ...], Field(description="all, none, or roles")] = "all"
+    share: Annotated[str | tuple[Role, ...], BeforeValidator(_share)] = "all"
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Method:
         if isinstance(self.share, str) and self.share not in ("all", "none"):
-            raise ValueError(f"share is '{self.share}'; expected 'all', 'none', or a list of roles")
+            raise ValueError(f"share is '{self.share}'; expected 'all', 'none', 'theta', 'memory', or a list of roles")
         given = set(OF_THE_BACKBONE)
         if self.share != "none":
             given.add(Capability.ANCHOR)
         check_fit(self.parts, given)
+        self._factors_travel()
         return self
+
+    def _factors_travel(self) -> None:
+        """Raise E_CONFLICT where a part compares or multiplies products, and one factor of each stays with its client."""
+        shared = [role for role in (Role.FACTOR_A, Role.FACTOR_B) if role in self.share]
+        if isinstance(self.share, str) or len(shared) == 2:
+            return
+        for where, part in self.parts:
+            compares = Capability.ANCHOR in part.needs or (part is self.aggregator and shared)
+            if Capability.FACTORS in part.needs and compares:
+                got = f"share = [{', '.join(self.share)}]"
+                raise CotuneError(Code.CONFLICT, f"{where} needs both factors to travel", got=got, fix="share both")
+
+    def scope(self, spec: Spec, round_: int) -> Scope:
+        """Names of a round: the trainable says what trains and goes up, the aggregator what else comes down for it."""
+        scope = self.trainable.scope(spec, round_)
+        return replace(scope, down=self.aggregator.moved(spec, scope.down))
 
     @property
     def parts(self) -> list[tuple[str, Part]]:
@@ -86,7 +113,7 @@ class Method(BaseModel):
 
     def sent(self, spec: Spec, round_: int, rows: int) -> dict[str, Any]:
         """The layouts of a client's reply in a round; what limits and predicted bytes derive from."""
-        scope = self.trainable.scope(spec, round_)
+        scope = self.scope(spec, round_)
         outbox: dict[str, Any] = {}
         for part in self.client_parts:
             outbox |= part.outbox(spec, scope)
@@ -95,7 +122,8 @@ class Method(BaseModel):
 
     def received(self, spec: Spec, round_: int, held: int) -> dict[str, Any]:
         """The layouts of the message that starts a round for a client that holds version `held`."""
-        scopes: list[Scope] = [self.trainable.scope(spec, past) for past in range(held + 1, round_)]
-        layouts = dict(self.downlink.layout(spec, self.trainable.scope(spec, round_), [scope.up for scope in scopes]))
+        sent = [self.scope(spec, past).up for past in range(held + 1, round_)]
+        changed = [self.aggregator.moved(spec, names) for names in sent]
+        layouts = dict(self.downlink.layout(spec, self.scope(spec, round_), changed))
         aux = self.aggregator.broadcast(spec)
         return layouts | ({"aux": aux} if aux else {})

@@ -28,6 +28,7 @@ from cotune.task.infer import inferred
 
 Tree = dict[str, Any]
 _BARE = re.compile(r"[\w:/.@?=&~+-]+")
+_SEVERAL = re.compile(rf"{_BARE.pattern}(,{_BARE.pattern})+")
 
 
 def recipes() -> dict[str, str]:
@@ -68,7 +69,8 @@ def load(
     Args:
         source: a recipe's name, or the path of a TOML file, which may say `recipe = NAME` and override parts of it.
         backbone: a reference in place of `backbone.ref`.
-        task: a data reference, whose columns say the task where the file does not, or `KIND:REFERENCE`.
+        task: a data reference, whose columns say the task where the file does not, or `KIND:REFERENCE`; of a task that
+            draws its rows, `KIND` or `KIND?key=value&key=value`.
         rounds: in place of `federation.rounds`.
         seed: in place of `seeds.seed`.
         device: in place of `backbone.device`.
@@ -103,16 +105,20 @@ def load(
     return _experiment(tree)
 
 
-def assigned(text: str) -> tuple[str, Any]:
-    """The key and the value of `a.b=c`; the value is TOML, or a bare word.
+def assigned(text: str, where: str = "--set") -> tuple[str, Any]:
+    """The key and the value of `a.b=c`; the value is TOML, a bare word, or several of them with commas between.
+
+    Args:
+        text: the assignment.
+        where: it was given, for errors.
 
     Raises:
         CotuneError: E_CONFIG when it cannot be read.
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise CotuneError(Code.CONFIG, "cannot read an assignment", where="--set", got=text, expected="a.b=c")
-    return key.strip(), _value(value.strip())
+        raise CotuneError(Code.CONFIG, "cannot read an assignment", where=where, got=text, expected="a.b=c")
+    return key.strip(), _value(value.strip(), where)
 
 
 def run(
@@ -169,7 +175,7 @@ def run(
 
 
 def task(text: str, *, sets: Iterable[str] = (), say: Say = silent) -> Task:
-    """The task that a data reference, or `KIND:REFERENCE`, names; `sets` are assignments to its fields.
+    """The task that a data reference, `KIND:REFERENCE` or `KIND?key=value` names; `sets` are assignments to its fields.
 
     Raises:
         CotuneError: E_CONFIG for an unknown key or value, E_DATA where columns say no task.
@@ -256,17 +262,26 @@ def _place(tree: Tree, field: str) -> str:
     )
 
 
-def _value(text: str) -> Any:
+def _value(text: str, where: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         if _BARE.fullmatch(text):
             return text
-        raise CotuneError(Code.CONFIG, "cannot read a value", where="--set", got=text, expected="TOML") from None
+        if _SEVERAL.fullmatch(text):
+            return [_value(one, where) for one in text.split(",")]
+        raise CotuneError(Code.CONFIG, "cannot read a value", where=where, got=text, expected="TOML") from None
 
 
 def _task(text: str, given: str | None, say: Say) -> Tree:
-    """`KIND:REFERENCE`, or a reference alone: its task is the one given already, else what its columns say."""
+    """`KIND:REFERENCE`, or a reference alone: its task is the one given already, else what its columns say.
+
+    A kind that needs no data stands alone, or before its fields: `KIND?key=value&key=value`.
+    """
+    alone, mark, fields = text.partition("?")
+    if alone in task_room.KINDS and "data" not in task_room.KINDS[alone].model_fields:
+        pairs = [assigned(pair, "--task") for pair in fields.split("&")] if mark else []
+        return {"kind": alone, **dict(pairs)}
     kind, separator, reference = text.partition(":")
     if separator and kind in task_room.KINDS:
         return {"kind": kind, "data": reference}

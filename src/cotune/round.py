@@ -46,7 +46,7 @@ def client_step(client: Client, message: bytes) -> bytes:
     if header.kind is Kind.EVALUATE:
         return wire.encode(client.report(header, theta, kept, base))
 
-    scope = method.trainable.scope(client.spec, header.round)
+    scope = method.scope(client.spec, header.round)
     view = View(
         round=header.round,
         client=client.name,
@@ -112,7 +112,7 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
     except CotuneError as error:
         abandoned = str(error)
     else:
-        desk.journal.append(Increment(round_, desk.scope(round_).up, commit.base, fold.scalars))
+        desk.journal.append(Increment(round_, desk.moved(round_), commit.base, fold.scalars))
         after = State(
             round=round_,
             theta=commit.theta,
@@ -134,8 +134,14 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
         abandoned=abandoned,
         weights=fold.normalised(),
         global_metrics=scores.overall,
+        cells=scores.cells,
         client_metrics=scores.clients,
-        diagnostics={"change_norm": distance(state.theta, after.theta), **scores.general},
+        diagnostics={
+            "change_norm": distance(state.theta, after.theta),
+            **({} if abandoned else fold.conflict.finish()),
+            **desk.setup.method.trainable.describe(after.theta, desk.setup.spec),
+            **scores.general,
+        },
         train_loss=fold.train_loss(),
         flops=fold.flops(),
         uplink_bytes=exchange.spent("up"),

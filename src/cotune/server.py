@@ -27,7 +27,8 @@ from cotune.core.record import ClientMetric, LedgerLine, Metric, RoundRecord
 from cotune.core.spec import Scope, Spec
 from cotune.core.state import Theta
 from cotune.diagnose import ledger_line
-from cotune.diagnose.metrics import client_metrics, finite, global_metrics
+from cotune.diagnose.conflict import Conflict
+from cotune.diagnose.metrics import cell_metrics, client_metrics, finite, global_metrics
 from cotune.forecast import TRAIN_METRICS
 from cotune.objective import score
 from cotune.setup import Setup
@@ -108,7 +109,11 @@ class Desk:
 
     def scope(self, round_: int) -> Scope:
         """Names that train, go up, come down."""
-        return self.setup.method.trainable.scope(self.setup.spec, round_)
+        return self.setup.method.scope(self.setup.spec, round_)
+
+    def moved(self, round_: int) -> tuple[str, ...]:
+        """Names that a commit of the round moves."""
+        return self.setup.method.aggregator.moved(self.setup.spec, self.scope(round_).up)
 
     def brief(self, state: State, client: str, kind: Kind, accepted: int) -> Envelope:
         """The message that brings a client to `state` and asks it to train on, or to score."""
@@ -116,9 +121,8 @@ class Desk:
         round_ = state.round + 1
         held = max(accepted - 1, 0)
         theta, started = state.fitted(method.trainable, spec)
-        parts: dict[str, Mapping[str, Tensor]] = dict(
-            method.downlink.pack(theta, method.trainable.scope(spec, round_), self.journal, held)
-        )
+        scope = method.scope(spec, round_)
+        parts: dict[str, Mapping[str, Tensor]] = dict(method.downlink.pack(theta, scope, self.journal, held))
         if state.aux:
             sized = Theta({name: tensor for name, tensor in state.aux.items() if name in spec})
             parts["aux"] = {**state.aux, **method.trainable.fit(sized, spec)}
@@ -250,6 +254,7 @@ class Fold:
             aux=state.aux,
         )
         self.fold = self.aggregator.init(state.theta, server)
+        self.conflict = Conflict(state.theta, server.spec, server.up)
         self.weights: dict[str, float] = {}
         self.metrics: dict[str, dict[str, float]] = {}
         self.scalars: dict[str, Tensor] = {}
@@ -260,13 +265,16 @@ class Fold:
         envelope = wire.decode(reply, forecast.reply(setup, client, sent.round, Kind.TRAIN))
         check(envelope, sent, Kind.UPDATE)
         method, spec = setup.method_of(client), setup.spec_of(client)
-        scope = method.trainable.scope(spec, sent.round)
+        scope = method.scope(spec, sent.round)
         anchor, _ = self.state.fitted(method.trainable, spec)
         change = method.uplink.open(envelope.parts, Origin(anchor, sent.seed, sent.rate, spec, scope))
         weight = setup.federation.weight(envelope.header.rows)
         self.fold = self.aggregator.add(self.fold, Contribution(client, weight, change, spec, envelope.part("aux")))
         self.weights[client] = weight
-        self._log(client, change.scalars(), sent.seed, weight)
+        scalars = change.scalars()
+        if not scalars:
+            self.conflict.add(change.dense(), weight)
+        self._log(client, scalars, sent.seed, weight)
         self.metrics[client] = dict(zip((*TRAIN_METRICS, *setup.task.metrics), envelope.metrics, strict=True))
 
     def _log(self, client: str, scalars: Mapping[str, Tensor], seed: int, weight: float) -> None:
@@ -312,6 +320,7 @@ class Scores:
     Attributes:
         which: the model that was scored, in words.
         overall: metric -> mean over the test rows.
+        cells: share -> stratum of the test rows -> mean over its rows.
         clients: client -> metric -> its own model beside the aggregated one, on its held-back rows.
         rows: metric -> the score of every test row, for paired intervals.
         general: loss per token on general text, and how much higher it is than before training.
@@ -320,6 +329,7 @@ class Scores:
 
     which: str = ""
     overall: Mapping[str, Metric] = field(default_factory=dict)
+    cells: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, ClientMetric]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[float]] = field(default_factory=dict)
     general: Mapping[str, float] = field(default_factory=dict)
@@ -362,7 +372,8 @@ def evaluate(desk: Desk, state: State, engine: Engine, fold: Fold, watch: Watch)
         federated = dict(zip(names, means, strict=True))
         clients[client] = client_metrics(names, ratios, fold.metrics.get(client, {}), federated, n)
     overall = global_metrics(scored, ratios, setup.corpus.chance)
-    return Scores(which, overall, clients, scored, desk.general(state), exchange.ledger)
+    cells = cell_metrics(scored, setup.cells, setup.corpus.chance)
+    return Scores(which, overall, cells, clients, scored, desk.general(state), exchange.ledger)
 
 
 @contextmanager

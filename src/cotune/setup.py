@@ -126,10 +126,31 @@ class Setup(Plan):
         both = {name: self.encoded(name) for name in sorted(self.corpus.clients)}
         return [ClientInfo(name, len(train.examples), len(held.examples)) for name, (train, held) in both.items()]
 
+    def check_rows(self) -> None:
+        """Raise E_DATA when there are rows to train on, and every one of them was dropped."""
+        if any(info.rows for info in self.clients) or not any(rows.train for rows in self.corpus.clients.values()):
+            return
+        dropped = sum((Counter(self.encoded(client)[0].dropped) for client in self.corpus.clients), Counter[str]())
+        raise CotuneError(
+            Code.DATA,
+            "no row to train on is left",
+            where=f"task {self.task.kind}",
+            got=", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items())),
+            fix=f"the model takes {self.backbone.limit} tokens: ask for other rows, or choose another model",
+        )
+
     @property
     def test_rows(self) -> int:
         """How many test examples are scored."""
         return len(self.test.examples)
+
+    @property
+    def cells(self) -> list[str]:
+        """The stratum of each test example; none where a task does not say which row is behind an example."""
+        rows, sources = self.corpus.test, self.test.sources
+        if sources is None:
+            sources = range(len(self.test.examples)) if self.task.rowwise else ()
+        return [self.task.cell(rows[source]) for source in sources]
 
     def train_rows(self, client: str) -> int:
         """How many examples a client trains on."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.core.events import Watch, quiet
-from cotune.core.record import LedgerLine, RoundRecord
+from cotune.core.record import LedgerLine, MemoryRecord, RoundRecord
 
 LOCK = ".lock"
 MANIFEST = "MANIFEST"
@@ -327,6 +327,12 @@ class Run:
     def ledger(self) -> list[LedgerLine]:
         """One line a message, in order."""
         return [LedgerLine.model_validate(line) for line in Lines(self.folder / "ledger.jsonl").read()]
+
+    @property
+    def memory(self) -> MemoryRecord | None:
+        """What memory.json says of a trained memory; None where there is no such file."""
+        path = self.folder / "memory.json"
+        return MemoryRecord.model_validate(read_json(path)) if path.exists() else None
 
     @property
     def theta_sha256(self) -> str:

@@ -10,12 +10,16 @@ from cotune import aggregate, optim, penalty, trainable, wire
 from cotune.core.part import Part
 from cotune.laws import Law, laws_of, sentence
 from cotune.method import ROOMS
+from cotune.trainable.memory import Rules
 
 TABLE: Mapping[str, tuple[Part, ...]] = {
     "trainable": (
         trainable.LoRA(rank=2, alpha=4),
         trainable.LoRA(rank=2, targets="all-linear", head="personal"),
         trainable.LoRA(rank=3, train="B", head="frozen"),
+        trainable.Memory(rank=2),
+        trainable.Memory(factors=False, rules=Rules(rule="gated-delta", shift=True, centre=True, beta="vector")),
+        trainable.Memory(rank=2, train="B", head="personal", rules=Rules(rule="titans", norm=True, silu=True)),
         trainable.Full(),
         trainable.Full(only=("layers.1", "layer.1"), head="frozen"),
     ),

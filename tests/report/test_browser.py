@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from remembered import probed, remember, with_memory
 from written import HOSTILE, write_run
 
 from cotune.report import write
@@ -239,6 +240,20 @@ def test_hostile_names_and_broken_runs_do_no_harm(browser: Browser, tmp_path: Pa
         page.select_option("#page-cost select[data-choice=run]", label="bare")
         visit(page, "clients")
         assert page.get_attribute("#plot-map", "data-empty") == "true"
+
+
+def test_a_memory_is_drawn_with_every_choice(browser: Browser, tmp_path: Path) -> None:
+    remember(write_run(tmp_path / "memory", name="memory", change=with_memory), probed())
+    write_run(tmp_path / "plain", name="plain")
+    with opened(browser, write([tmp_path]), **PHONE) as page:
+        visit(page, "memory")
+        check_plots(page, "memory")
+        page.select_option("#page-memory [data-choice=run]", label="plain")
+        check_plots(page, "memory")
+        assert page.get_attribute("#plot-context", "data-empty") == "true"
+        page.select_option("#page-memory [data-choice=run]", label="memory")
+        assert flip(page, "memory") == 8
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_without_scripts_every_table_is_there(browser: Browser, report: Path) -> None:

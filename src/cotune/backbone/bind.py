@@ -36,13 +36,17 @@ class Bound:
 
     def __call__(self, tensors: Mapping[str, Tensor], **inputs: Any) -> Any:
         """The model's output at `tensors`; names that are not given keep the value they were bound with."""
+        self.place(tensors)
+        return self.model(**inputs)
+
+    def place(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put `tensors` in place, for whoever calls the model itself before it is restored."""
         for name, slots in self._slots.items():
             tensor = tensors.get(name, self._held[name])
             gain = self._gains.get(name, 1.0)
             placed = (tensor if gain == 1.0 else tensor * gain).to(self._dtypes.get(name, tensor.dtype))
             for module, key in slots:
                 module._parameters[key] = placed  # type: ignore[assignment]
-        return self.model(**inputs)
 
     def restore(self) -> None:
         """Put the frozen parameters back."""

@@ -36,11 +36,10 @@ def auto_class(config: PreTrainedConfig, head: str, labels: int, where: str) -> 
             got=config.model_type,
             expected="one stack of layers: a row is one sequence, and a split cuts the stack in two",
         )
-    masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     kind: Any
     if head == "causal":
         kind, what = transformers.AutoModelForCausalLM, "causal language model"
-        fits = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not masked
+        fits = decodes(config)
     else:
         kind, what = transformers.AutoModelForSequenceClassification, "classifier of sequences"
         fits = type(config) in transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
@@ -69,7 +68,19 @@ def check_complete(absent: Sequence[str], head: Sequence[str], where: str) -> No
         )
 
 
+def decodes(config: PreTrainedConfig) -> bool:
+    """Whether a token of the architecture sees only what came before it."""
+    import transformers
+
+    masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not masked
+
+
 def gives(config: PreTrainedConfig, head: str) -> frozenset[Capability]:
     """What a method may count on."""
-    split = {Capability.SPLIT} if config.model_type in SPLITTABLE else set()
-    return frozenset(split | ({Capability.CAUSAL} if head == "causal" else set()))
+    known = {
+        Capability.SPLIT: config.model_type in SPLITTABLE,
+        Capability.CAUSAL: head == "causal",
+        Capability.DECODER: decodes(config),
+    }
+    return frozenset(capability for capability, given in known.items() if given)

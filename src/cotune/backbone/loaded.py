@@ -17,9 +17,11 @@ from cotune.backbone import tokens
 from cotune.backbone.checkpointing import recompute
 from cotune.backbone.head import auto_class, check_complete, gives, head_names
 from cotune.backbone.hf import reading
+from cotune.backbone.layers import trunk
 from cotune.backbone.quantized import Quantization, check_installed, hush, mark, quantize
 from cotune.backbone.quiet import quiet
 from cotune.backbone.source import Source, source
+from cotune.backbone.window import limit_attention
 from cotune.core.errors import Code
 from cotune.core.part import Capability
 from cotune.core.state import digest
@@ -44,7 +46,7 @@ class Loaded:
         digest: SHA-256 of the model's configuration and of every weight but the head's before it was quantised, 64 hex
             digits.
         tokenizer_digest: SHA-256 of what decides the token ids, 64 hex digits.
-        gives: `split`, `causal`.
+        gives: `split`, `causal`, `decoder`.
         limit: the most tokens of one input.
         drawn: parameter names outside the head that no file has, a new pooler say: drawn by seed.
     """
@@ -64,6 +66,11 @@ class Loaded:
         """Where the model is."""
         return self.config.device
 
+    @property
+    def trunk(self) -> nn.Module:
+        """The module that runs the layers."""
+        return trunk(self.model)
+
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
@@ -79,6 +86,11 @@ class Skeleton:
     head: tuple[str, ...]
     gives: frozenset[Capability]
 
+    @property
+    def trunk(self) -> nn.Module:
+        """The module that runs the layers."""
+        return trunk(self.model)
+
 
 class Backbone(BaseModel):
     """The frozen model that clients train beside.
@@ -92,7 +104,10 @@ class Backbone(BaseModel):
         attention: which kernel.
         threads: of torch in this process; part of the experiment, because they change bits.
         gradient_checkpointing: keep the inputs of layers alone, and run each again in the backward pass.
-        max_tokens: the most tokens of one input, where that is less than the model's own limit.
+        max_tokens: the most tokens of one input, where that is less than the model's own limit; with a window and
+            rotary positions there is no other limit.
+        window: tokens that softmax attention sees, the token itself among them; None for all.
+        sinks: first tokens of a row that stay visible beside the window.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,10 +121,14 @@ class Backbone(BaseModel):
     threads: int = Field(default=1, ge=1, le=1024)
     gradient_checkpointing: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
+    window: int | None = Field(default=None, ge=2)
+    sinks: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _named(self) -> Self:
         source(self.ref, self.revision)
+        if self.sinks and self.window is None:
+            raise ValueError("sinks stay visible beside a window, and there is no window")
         return self
 
     def load(self, head: str, labels: int, seed: int, say: Callable[[str], None] | None = None) -> Loaded:
@@ -150,6 +169,8 @@ class Backbone(BaseModel):
             model.to(self.device)
             if self.gradient_checkpointing:
                 recompute(model, self.ref)
+            if self.window:
+                limit_attention(model, self.window, self.sinks, self.ref)
         return Loaded(
             model=model,
             head=names,
@@ -158,7 +179,7 @@ class Backbone(BaseModel):
             digest=hashlib.sha256(said.encode()).hexdigest(),
             tokenizer_digest=tokens.digest(tokenizer),
             gives=gives(config, head),
-            limit=tokens.limit(tokenizer, model, config, self.max_tokens),
+            limit=tokens.limit(tokenizer, model, config, self.max_tokens, windowed=self.window is not None),
             drawn=tuple(name for name in absent if name not in names),
         )
 
@@ -171,6 +192,8 @@ class Backbone(BaseModel):
         names = head_names(model, head)
         if self.quantization:
             mark(model, names, self.ref)
+        if self.window:
+            limit_attention(model, self.window, self.sinks, self.ref)
         return Skeleton(model.requires_grad_(False).eval(), names, gives(config, head))
 
     def _plan(self, origin: Source, head: str, labels: int) -> tuple[PreTrainedConfig, str, Any]:

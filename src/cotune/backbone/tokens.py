@@ -10,6 +10,8 @@ from torch import nn
 
 from cotune.core.errors import Code, CotuneError
 
+UNLIMITED = 2**31
+
 
 def pad(tokenizer: Any, where: str) -> int:
     """The id of the padding token, after giving one to a tokenizer without it: the end of text, or the unknown token.
@@ -46,11 +48,14 @@ def check_rows(tokenizer: Any, rows: int, where: str) -> None:
         )
 
 
-def limit(tokenizer: Any, model: nn.Module, config: Any, most: int | None) -> int:
+def limit(tokenizer: Any, model: nn.Module, config: Any, most: int | None, *, windowed: bool = False) -> int:
     """The most tokens of one input: the least of what tokenizer, model and configuration allow.
 
-    Where positions start after the padding id, as in RoBERTa, the first rows of their table are never used.
+    Where positions start after the padding id, as in RoBERTa, the first rows of their table are never used. Behind a
+    window, rotary positions have no end: only the distance of two tokens that see each other counts.
     """
+    if windowed and any(name.endswith("rotary_emb") for name, _ in model.named_modules()):
+        return UNLIMITED if most is None else most
     positions = getattr(config, "max_position_embeddings", None)
     tables = [m for n, m in model.named_modules() if n.endswith("position_embeddings") and isinstance(m, nn.Embedding)]
     if positions is not None and tables and tables[0].padding_idx is not None:

@@ -17,7 +17,7 @@ def show(text: str, *, seed: int, sets: tuple[str, ...]) -> Iterator[str]:
     """The lines about a task's data: what was read and skipped, and each client's rows and labels.
 
     Args:
-        text: a data reference, or `KIND:REFERENCE`.
+        text: a data reference, `KIND:REFERENCE`, or `KIND?key=value` of a task that draws its rows.
         seed: of the division.
         sets: assignments to the task, `partition.clients=10`.
 

@@ -36,6 +36,11 @@ class Attachable(Protocol):
         ...
 
     @property
+    def trunk(self) -> nn.Module:
+        """The module in it that runs the layers: every forward pass goes through its call, with keyword arguments."""
+        ...
+
+    @property
     def head(self) -> tuple[str, ...]:
         """Parameter names of the task head: those that no pretraining has seen."""
         ...
@@ -86,6 +91,8 @@ class Trained:
         base: what is added beside frozen weights.
         origin: the hub id, the path, or the whole reference of the backbone.
         revision: of a hub id.
+        window: tokens that softmax attention sees; None for all.
+        sinks: first tokens that stay visible beside the window.
     """
 
     backbone: Backbone
@@ -94,6 +101,8 @@ class Trained:
     base: Base
     origin: str
     revision: str | None = None
+    window: int | None = None
+    sinks: int = 0
 
 
 class Trainable(Part):
@@ -112,6 +121,11 @@ class Trainable(Part):
         """`theta` as a client of another rank holds it."""
         del spec
         return theta
+
+    def describe(self, theta: Theta, spec: Spec) -> Mapping[str, float]:
+        """Named numbers about a committed theta, recorded each round; `gate/LAYER` is drawn by layer in a report."""
+        del theta, spec
+        return {}
 
     def adapter(self, trained: Trained) -> Mapping[str, bytes] | None:
         """File name -> content of a folder that other libraries load beside the backbone; None where there is none."""
@@ -239,6 +253,11 @@ class Aggregator(Part):
         del specs
         return {}
 
+    def moved(self, spec: Spec, names: Sequence[str]) -> tuple[str, ...]:
+        """The theta names that commits move, given those that go up; what comes down follows by the same rule."""
+        del spec
+        return tuple(names)
+
 
 Row = Mapping[str, Any]
 Batch = dict[str, Tensor]
@@ -281,15 +300,17 @@ class Encoded:
         examples: what is batched; a long row may make several, and one without a use none.
         truncated: rows that were cut to fit.
         dropped: reason -> rows that make no example.
+        sources: the number of the row behind each example; None where nobody asks.
     """
 
     examples: Sequence[Mapping[str, Any]]
     truncated: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    sources: Sequence[int] | None = None
 
     def first(self, count: int | None) -> Encoded:
         """The same with at most `count` examples."""
-        return replace(self, examples=self.examples[:count])
+        return replace(self, examples=self.examples[:count], sources=self.sources and self.sources[:count])
 
 
 class Task(Part):
@@ -309,6 +330,14 @@ class Task(Part):
         """Metric -> what guessing scores, for a model that tells `vocabulary` tokens apart."""
         del vocabulary
         return corpus.chance
+
+    def cell(self, row: Row) -> str:
+        """The stratum of a test row, say 'gap 64', in which its shares are averaged too; '' for none.
+
+        Asked of tasks that make one example of a row, or say in `sources` which row is behind each.
+        """
+        del row
+        return ""
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, limit: int) -> Encoded:

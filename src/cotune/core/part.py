@@ -26,13 +26,14 @@ class Capability(StrEnum):
     AUX = "aux"  # the server broadcasts tensors beside theta
     BASE = "base"  # the server adds to the frozen weights
     CAUSAL = "causal"  # the backbone is a causal language model
+    DECODER = "decoder"  # a token of the backbone sees what came before it alone, whatever the head
     SUMMABLE = "summable"  # replies may be added before anyone reads them
     LOSSY = "lossy"  # what is opened is not exactly what was packed
     VECTORIZABLE = "vectorizable"  # runs with the clients as a leading axis
 
 
 # What a backbone, not a part of the method, provides.
-OF_THE_BACKBONE = frozenset({Capability.SPLIT, Capability.CAUSAL})
+OF_THE_BACKBONE = frozenset({Capability.SPLIT, Capability.CAUSAL, Capability.DECODER})
 
 
 class Part(BaseModel):

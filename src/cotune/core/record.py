@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 # Metrics that are shares of rows; differences between them are in percentage points.
-SHARES = frozenset({"accuracy"})
+SHARES = frozenset({"accuracy", "among"})
 
 
 class Metric(BaseModel):
@@ -59,8 +60,11 @@ class RoundRecord(BaseModel):
         abandoned: why nothing was committed, or None.
         weights: accepted client -> its normalised weight in the mean.
         global_metrics: of the aggregated model on rows that no client holds.
+        cells: share -> stratum of the test rows -> the same over its rows alone.
         client_metrics: client -> metric -> local, federated, drop.
-        diagnostics: named numbers about the round.
+        diagnostics: named numbers about the round: `change_norm` = ‖theta after − before‖; `agreement_ROLE`,
+            `cosine_ROLE`, `update_ROLE` and `clients_ROLE`, as diagnose/conflict.py defines them, of a round that was
+            committed; `general_loss` and `forgetting`; and what the trainable tells of theta, such as `gate/LAYER`.
         flops: of the accepted clients' training: the matrix products, forward and backward.
         uplink_bytes: of training replies, framing included.
         downlink_bytes: of training requests, framing included.
@@ -79,6 +83,7 @@ class RoundRecord(BaseModel):
     abandoned: str | None = None
     weights: Mapping[str, float] = {}
     global_metrics: Mapping[str, Metric] = {}
+    cells: Mapping[str, Mapping[str, Metric]] = {}
     client_metrics: Mapping[str, Mapping[str, ClientMetric]] = {}
     diagnostics: Mapping[str, float] = {}
     train_loss: float | None = None
@@ -117,3 +122,87 @@ class LedgerLine(BaseModel):
     def total_bytes(self) -> int:
         """Payload and framing."""
         return sum(self.payload_bytes.values()) + self.framing_bytes
+
+
+class Bin(BaseModel):
+    """The mean loss of some tokens of a stream, with its 95 % interval; None where nothing, or one token, tells it.
+
+    Attributes:
+        first: position of the first token, from 0.
+        last: of the last one, which belongs to the bin.
+        n: scored tokens, of all streams.
+        mean: negative log-likelihood a token, in nats.
+        low: of the interval: over tokens of one stream, over streams of several.
+        high: of the same.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first: int
+    last: int
+    n: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class StreamSeries(BaseModel):
+    """One model on a stream.
+
+    Attributes:
+        name: of the model.
+        equal: bins of one width over the whole stream.
+        doubling: bins of 1, 2, 4 … tokens from its start.
+        peak_bytes: the largest memory while each of the equal bins was read.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    equal: tuple[Bin, ...] = ()
+    doubling: tuple[Bin, ...] = ()
+    peak_bytes: tuple[int, ...] | None = None
+
+
+class Stream(BaseModel):
+    """What was streamed: where its text is from, tokens of each stream, how many streams, and who read them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = ""
+    tokens: int | None = None
+    streams: int | None = None
+    series: tuple[StreamSeries, ...] = ()
+
+
+class LayerMemory(BaseModel):
+    """One layer: its gate by query head, its state's norm by key-value head, and how often that norm was clipped."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: int
+    gate: tuple[float, ...] = ()
+    state_norm: tuple[float, ...] = ()
+    clipped: int | None = None
+
+
+class ContextBytes(BaseModel):
+    """Bytes kept for a context of `tokens`: the memory's state and the window beside it, or full attention's cache."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: int
+    state: int | None = None
+    window: int | None = None
+    full: int | None = None
+
+
+class MemoryRecord(BaseModel):
+    """memory.json: what a probe of a trained memory found; every part may be missing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    stream: Stream | None = None
+    layers: tuple[LayerMemory, ...] = ()
+    bytes: tuple[ContextBytes, ...] = ()

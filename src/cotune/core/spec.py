@@ -36,6 +36,7 @@ class Entry:
         block: which half of a split model owns it (0 in front).
         scale: the factor in front of the product, alpha / r; 1 elsewhere.
         shared: whether it travels.
+        falls: the power of r by which the scale falls: 1 for alpha / r, ½ for alpha / √r.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Entry:
     block: int = 0
     scale: float = 1.0
     shared: bool = True
+    falls: float = 1.0
 
     @property
     def numel(self) -> int:
@@ -105,6 +107,12 @@ class Spec:
         rows = [[e.name, list(e.shape), e.role, e.module, e.block, e.scale, e.shared] for e in self.entries]
         return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()
 
+    @cached_property
+    def pairs(self) -> dict[str, tuple[Entry, Entry]]:
+        """Module -> the entries (B, A) of its low-rank pair."""
+        of = {(entry.module, entry.role): entry for entry in self.entries}
+        return {e.module: (e, of[e.module, Role.FACTOR_A]) for e in self.entries if e.role is Role.FACTOR_B}
+
     def sharing(self, share: Share) -> Spec:
         """The same table with `shared` set: 'all' keeps each entry's own declaration, 'none' shares nothing."""
         if share == "all":
@@ -120,7 +128,7 @@ class Spec:
         )
 
     def ranked(self, rank: int) -> Spec:
-        """The table of a client that holds factors of `rank`; alpha stays, so the scale is alpha / rank."""
+        """The table of a client that holds factors of `rank`; alpha stays, so the scale is alpha / rank, or / √rank."""
         rows = []
         for entry in self.entries:
             axis = entry.rank_axis
@@ -128,7 +136,7 @@ class Spec:
                 rows.append(entry)
                 continue
             shape = tuple(rank if i == axis else side for i, side in enumerate(entry.shape))
-            rows.append(replace(entry, shape=shape, scale=entry.scale * entry.shape[axis] / rank))
+            rows.append(replace(entry, shape=shape, scale=entry.scale * (entry.shape[axis] / rank) ** entry.falls))
         return Spec(tuple(rows))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from cotune.core.record import ClientMetric, Metric
+from cotune.core.record import SHARES, ClientMetric, Metric
 from cotune.diagnose.drop import client_metric
 from cotune.diagnose.interval import exp_ratio, mean_interval, ratio_interval
 
@@ -35,6 +35,29 @@ def global_metrics(
         name: Metric(value=value, n=n, low=finite(low), high=finite(high), chance=chance.get(name))
         for name, (n, (value, low, high)) in found.items()
     }
+
+
+def cell_metrics(
+    scored: Mapping[str, Sequence[float]], cells: Sequence[str], chance: Mapping[str, float]
+) -> dict[str, dict[str, Metric]]:
+    """Share -> stratum -> its mean over the rows there, with a 95 % interval; strata as they first appear.
+
+    Args:
+        scored: metric -> one number a row.
+        cells: the stratum of each row; '' for none.
+        chance: metric -> what guessing scores.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, cell in enumerate(cells):
+        if cell:
+            rows.setdefault(cell, []).append(row)
+    shares = {name: values for name, values in scored.items() if name in SHARES and values}
+    found: dict[str, dict[str, Metric]] = {name: {} for name in shares if rows}
+    for cell, there in rows.items():
+        inside = {name: [values[row] for row in there] for name, values in shares.items()}
+        for name, metric in global_metrics(inside, {}, chance).items():
+            found[name][cell] = metric
+    return found
 
 
 def client_metrics(

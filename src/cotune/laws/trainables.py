@@ -8,12 +8,18 @@ from torch import Tensor
 from cotune.backbone import Backbone, Loaded
 from cotune.backbone.bind import bind
 from cotune.core.contracts import Trainable
+from cotune.core.part import Capability
 from cotune.core.spec import Spec
 from cotune.core.state import Personal, Theta, digest
 from cotune.core.view import NamedTensors
 from cotune.laws.toy import same
 
-CAUSAL_OR_NOT = ("random:llama?layers=2&hidden=16&heads=2", "random:bert?layers=2&hidden=16&heads=2")
+DECODER, ENCODER = "random:llama?layers=2&hidden=16&heads=2", "random:bert?layers=2&hidden=16&heads=2"
+
+
+def _refs(part: Trainable) -> tuple[str, ...]:
+    """The backbones that a part is tried on."""
+    return (DECODER,) if Capability.DECODER in part.needs else (DECODER, ENCODER)
 
 
 def _attached(part: Trainable, ref: str, seed: int, share: str = "all") -> tuple[Loaded, Theta, Personal, Spec]:
@@ -30,7 +36,7 @@ def _logits(backbone: Loaded, named: NamedTensors, spec: Spec) -> Tensor:
 
 def is_derived(part: Trainable) -> None:
     """Its start is a function of the seed: both sides derive the same theta, whatever was drawn before."""
-    for ref in CAUSAL_OR_NOT:
+    for ref in _refs(part):
         first = _attached(part, ref, seed=1)
         torch.rand(3)
         second = _attached(part, ref, seed=1)
@@ -40,7 +46,7 @@ def is_derived(part: Trainable) -> None:
 
 def says_what_it_trains(part: Trainable) -> None:
     """Its table, its tensors and the model's parameters agree in names and shapes, and `none` shares nothing."""
-    for ref in CAUSAL_OR_NOT:
+    for ref in _refs(part):
         backbone, theta, personal, spec = _attached(part, ref, seed=1)
         own = {**theta, **personal}
         same("names", sorted(own), sorted(spec.names))
@@ -57,7 +63,7 @@ def says_what_it_trains(part: Trainable) -> None:
 
 def starts_at_the_backbone(part: Trainable) -> None:
     """At its start the model computes what the backbone computes, and afterwards the backbone is as it was."""
-    for ref in CAUSAL_OR_NOT:
+    for ref in _refs(part):
         plain = Backbone(ref=ref).load("classification", 2, seed=5)
         backbone, theta, personal, spec = _attached(part, ref, seed=1)
         frozen = digest(dict(backbone.model.named_parameters()))
@@ -69,7 +75,7 @@ def starts_at_the_backbone(part: Trainable) -> None:
 
 def reaches_the_loss(part: Trainable) -> None:
     """Every tensor that trains reaches the loss, and nothing else in the model asks for a gradient."""
-    for ref in CAUSAL_OR_NOT:
+    for ref in _refs(part):
         backbone, theta, personal, spec = _attached(part, ref, seed=1)
         own = {name: tensor.clone().requires_grad_() for name, tensor in {**theta, **personal}.items()}
         asking = [name for name, parameter in backbone.model.named_parameters() if parameter.requires_grad]

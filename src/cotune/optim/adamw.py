@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cotune.core.contracts import Optimizer
 from cotune.core.part import Capability
+from cotune.core.spec import Role
 from cotune.core.view import Objective, Step, View
 from cotune.optim.gradient import gradient
 
@@ -36,6 +37,7 @@ class AdamW(Optimizer):
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    rule_rate: Annotated[float, Field(gt=0)] = 1.0  # lr of a memory's rules over lr: they are few, and far from done
 
     def init(self, view: View) -> Moments:
         """Zero moments."""
@@ -45,11 +47,12 @@ class AdamW(Optimizer):
     def step(self, view: View, state: Moments, objective: Objective) -> Step:
         """One step; the moments are new tensors, the old ones stay."""
         grads, loss = gradient(view, objective)
-        (first, second), count, lr = self.betas, state.count + 1, self.lr * view.rate
+        (first, second), count = self.betas, state.count + 1
         m = {name: first * state.m[name] + (1 - first) * grad for name, grad in grads.items()}
         v = {name: second * state.v[name] + (1 - second) * grad.square() for name, grad in grads.items()}
         moved = {}
         for name, tensor in view.trained.items():
             direction = (m[name] / (1 - first**count)) / ((v[name] / (1 - second**count)).sqrt() + self.epsilon)
+            lr = self.lr * (self.rule_rate if view.spec[name].role is Role.RULE else 1.0) * view.rate
             moved[name] = tensor - lr * (direction + self.weight_decay * tensor)
         return Step(view.moved(moved), Moments(m, v, count), None, grads, loss)

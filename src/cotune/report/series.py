@@ -15,6 +15,7 @@ from cotune.report.shown import Shown, counted
 # Words in the names of metrics of which less is better; of any other, more is.
 _LESS = ("loss", "perplexity", "cross_entropy", "nll", "error", "forgetting", "bits")
 DROP, WORST = "drop in {}", "worst client's {}"
+GATE = "gate/"  # what a memory trainable tells of each layer; drawn on a page of its own
 
 Value = Callable[[RoundRecord], float | None]
 
@@ -57,9 +58,15 @@ def by_round(runs: Sequence[Shown]) -> dict[str, Value]:
     for name in client_metrics(runs):
         found[DROP.format(name)] = _drop(name)
         found[WORST.format(name)] = _worst(name)
-    for name in dict.fromkeys(name for run in runs for record in run.rounds for name in record.diagnostics):
-        found.setdefault(name, _diagnostic(name))
+    for name in diagnostics(runs):
+        if not name.startswith(GATE):
+            found.setdefault(name, _diagnostic(name))
     return found
+
+
+def diagnostics(runs: Iterable[Shown]) -> list[str]:
+    """Every name under diagnostics, in the order in which the records bring them."""
+    return list(dict.fromkeys(name for run in runs for record in run.rounds for name in record.diagnostics))
 
 
 def _global(name: str) -> Value:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cotune.core.errors import Code, CotuneError, one_line
-from cotune.core.record import LedgerLine, RoundRecord
+from cotune.core.record import LedgerLine, MemoryRecord, RoundRecord
 from cotune.store import Run, read_json
 
 COLOURS = 8
@@ -37,6 +37,7 @@ class Shown:
         about: experiment.json; empty when the run never came so far, or the file is damaged.
         rounds: the records, in order.
         ledger: a line a message.
+        memory: what a probe of its memory found, or None.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Shown:
     about: Mapping[str, Any]
     rounds: Sequence[RoundRecord]
     ledger: Sequence[LedgerLine]
+    memory: MemoryRecord | None = None
 
     @property
     def experiment(self) -> Mapping[str, Any]:
@@ -145,6 +147,7 @@ def _load(folder: Path, about: Mapping[str, Any], key: str, label: str, style: t
             about,
             run.rounds,
             run.ledger,
+            run.memory,
         )
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
         got = f"{error.error_count()} fields" if isinstance(error, ValidationError) else type(error).__name__

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 
 from cotune.core.contracts import Task
 from cotune.task.classify import Classify
+from cotune.task.needle import Needle
 from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition, Sizes
+from cotune.task.recall import Recall
 from cotune.task.sft import SFT
+from cotune.task.story import recall_stream
 from cotune.task.text import Text
 
 KINDS: Mapping[str, type[Task]] = {
     "classify": Classify,
+    "needle": Needle,
+    "recall": Recall,
     "sft": SFT,
     "text": Text,
 }
@@ -22,8 +27,11 @@ __all__ = [
     "Dirichlet",
     "Iid",
     "Natural",
+    "Needle",
     "Partition",
+    "Recall",
     "Sizes",
     "Task",
     "Text",
+    "recall_stream",
 ]

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from cotune.core.contracts import Batch, Corpus
-from cotune.task.tabular import Tabular
+from cotune.core.contracts import Batch, Corpus, Task
 from cotune.task.tokens import padded
 
 IGNORED = -100  # the label of a position that nothing is learned from
 _STEP = 16  # sizes of batches are multiples of it where they may be, so that there are few different ones
 
 
-class Causal(Tabular):
+class Causal(Task):
     """A task that predicts tokens.
 
     An example is `input_ids`, the ascending positions in them that are `supervised` (never 0, as nothing comes before
     it), and `size`: the most tokens that it may have with padding. What is supervised is known by position, so the end
     of text counts even where padding has the same id.
-
-    Attributes:
-        max_tokens: the most tokens of an example.
     """
 
     head: ClassVar[str] = "causal"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "nll", "tokens")
     ratios: ClassVar[Mapping[str, tuple[str, str]]] = {"perplexity": ("nll", "tokens")}
     rowwise: ClassVar[bool] = False
-
-    max_tokens: Annotated[int, Field(ge=2)] = 256
 
     def chance(self, corpus: Corpus, vocabulary: int) -> Mapping[str, float]:
         """The perplexity of a model to which every token is equally likely: how many there are."""
@@ -46,10 +39,10 @@ class Causal(Tabular):
         Labels are those of the last K positions, among them all that are supervised in any row; those that are not are
         IGNORED. `where` lists the columns of a row's supervised labels; what is left of S points at an ignored one.
         """
-        longest = _rounded(max(len(example["input_ids"]) for example in examples), examples[0]["size"])
+        longest = rounded(max(len(example["input_ids"]) for example in examples), examples[0]["size"])
         batch = padded([example["input_ids"] for example in examples], tokenizer, longest)
-        last = _rounded(longest - min(example["supervised"][0] for example in examples), longest - 1)
-        most = _rounded(max(len(example["supervised"]) for example in examples), last)
+        last = rounded(longest - min(example["supervised"][0] for example in examples), longest - 1)
+        most = rounded(max(len(example["supervised"]) for example in examples), last)
         labels = torch.full((len(examples), last), IGNORED)
         where = torch.zeros((len(examples), most), dtype=torch.long)
         first = longest - last
@@ -72,12 +65,8 @@ class Causal(Tabular):
 
     def _sums(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor]:
         """Σ −log p over the supervised tokens of each row, and how many they are; float32 where it is needed alone."""
-        labels, where = batch["labels"], batch["where"]
-        count = labels.shape[1]
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        # What predicts the last K tokens stands one place before them. A model that makes all logits is cut here.
-        logits: Tensor = model(**inputs, logits_to_keep=count + 1).logits[:, -count - 1 : -1]
-        if where.shape[1] < count:
+        labels, where, logits = batch["labels"], batch["where"], self._logits(model, batch)
+        if where.shape[1] < labels.shape[1]:
             labels = labels.gather(1, where)
             logits = logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1]))
         flat = functional.cross_entropy(
@@ -85,7 +74,15 @@ class Causal(Tabular):
         )
         return flat.view(labels.shape).sum(1), (labels != IGNORED).sum(1).float()
 
+    def _logits(self, model: Callable[..., Any], batch: Batch) -> Tensor:
+        """What predicts the last K tokens of each row (rows, K, vocabulary)."""
+        count = batch["labels"].shape[1]
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        # It stands one place before them. A model that makes all logits is cut here.
+        logits: Tensor = model(**inputs, logits_to_keep=count + 1).logits[:, -count - 1 : -1]
+        return logits
 
-def _rounded(count: int, most: int) -> int:
+
+def rounded(count: int, most: int) -> int:
     """`count`, or a little more: the next multiple of a step, but not above `most`."""
     return min(-(-count // _STEP) * _STEP, most)

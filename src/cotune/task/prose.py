@@ -60,15 +60,8 @@ class Prose(Generator):
         """The row at `index`: text and domain."""
         draw = self.draw(index)
         count = 1 + int(draw.random() * self.sentences)
-        said = [self._sentence(draw, index, number) for number in range(count)]
+        said = [sentence(draw, number, self.domain(index), self.skew) for number in range(count)]
         return {"text": " ".join(said), "domain": self.domain_name(index)}
-
-    def _sentence(self, draw: random.Random, index: int, number: int) -> str:
-        animal = _chosen(draw, _ANIMALS, self.domain(index), self.skew)
-        verb = _VERBS[_ANIMALS.index(animal) // 2]
-        place = _PLACES[_VERBS.index(verb) // 2]
-        start = f"{pick(draw, _LINKS)} the" if number else "The"
-        return f"{start} {pick(draw, _MOODS)} {animal} {verb} {place} {pick(draw, _TIMES)}."
 
 
 class Instructions(Generator):
@@ -100,6 +93,15 @@ class Instructions(Generator):
     def facts(self) -> dict[str, Any]:
         """That the rows are synthetic, and the loss of a model that knows every thing: its answers are certain."""
         return {**super().facts, "optimum_loss": 0.0}
+
+
+def sentence(draw: random.Random, number: int, domain: int = 0, skew: float = 0.0) -> str:
+    """The sentence at place `number` of a paragraph; in a share `skew` of draws about the domain's own animals."""
+    animal = _chosen(draw, _ANIMALS, domain, skew)
+    verb = _VERBS[_ANIMALS.index(animal) // 2]
+    place = _PLACES[_VERBS.index(verb) // 2]
+    start = f"{pick(draw, _LINKS)} the" if number else "The"
+    return f"{start} {pick(draw, _MOODS)} {animal} {verb} {place} {pick(draw, _TIMES)}."
 
 
 def _chosen(draw: random.Random, words: tuple[str, ...], domain: int, skew: float) -> str:

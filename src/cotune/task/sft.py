@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from cotune.core.contracts import Encoded, Row
 from cotune.core.errors import Code, CotuneError
@@ -13,13 +15,13 @@ from cotune.task.causal import Causal
 from cotune.task.chat import ASSISTANT, PLAIN, Tokens, is_conversation, plain, templated
 from cotune.task.divide import Identity
 from cotune.task.table import Table
-from cotune.task.tabular import Parsed, no_text
+from cotune.task.tabular import Parsed, Tabular, no_text
 from cotune.task.tokens import bare, ended, opened
 
 NOTHING = "nothing to learn from in max_tokens"
 
 
-class SFT(Causal):
+class SFT(Causal, Tabular):
     """Supervised fine-tuning: the loss is that of the completion, or of what the assistant says.
 
     A row is, by the columns that there are, and in this order: `messages`; `prompt` and `completion`, both texts or
@@ -35,6 +37,7 @@ class SFT(Causal):
     kind: ClassVar[str] = "sft"
     version: ClassVar[int] = 1
 
+    max_tokens: Annotated[int, Field(ge=2)] = 256
     template: Literal["tokenizer", "plain"] = "tokenizer"
 
     @property

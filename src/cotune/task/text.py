@@ -10,13 +10,13 @@ from pydantic import Field
 from cotune.core.contracts import Encoded, Row
 from cotune.task.causal import Causal
 from cotune.task.table import Table
-from cotune.task.tabular import Parsed
+from cotune.task.tabular import Parsed, Tabular
 from cotune.task.tokens import ended, opened
 
 TOO_SHORT = "fewer than 2 tokens"
 
 
-class Text(Causal):
+class Text(Causal, Tabular):
     """Language modelling of documents, each cut into windows of `max_tokens`.
 
     Rows, scores and weights count windows. The end of text is put behind a document where the tokenizer has such a
@@ -33,6 +33,7 @@ class Text(Causal):
     kind: ClassVar[str] = "text"
     version: ClassVar[int] = 1
 
+    max_tokens: Annotated[int, Field(ge=2)] = 256
     text: str = "text"
     stride: Annotated[int, Field(ge=1)] | None = None
 

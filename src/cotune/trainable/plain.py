@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NoReturn
 
 import torch
@@ -66,7 +66,8 @@ def weights(trained: Trained, wanted: Wanted = everything) -> dict[str, Tensor]:
     """
     model = trained.backbone.model
     wrapped, layers = _wrapped(model), modules(model)
-    state, tied = _frozen(model, wrapped)
+    rules = {entry.name for entry in trained.spec if entry.role is Role.RULE}
+    state, tied = _frozen(model, wrapped, rules)
     for entry in trained.spec:
         if entry.role in (Role.FULL, Role.HEAD) and entry.name in trained.tensors:
             name = plain_name(entry.name, wrapped) or entry.name
@@ -88,12 +89,14 @@ def weights(trained: Trained, wanted: Wanted = everything) -> dict[str, Tensor]:
     return state
 
 
-def _frozen(model: nn.Module, wrapped: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
-    """Plain name -> tensor, and plain name -> every name of that tensor."""
+def _frozen(
+    model: nn.Module, wrapped: Mapping[str, nn.Module], rules: Collection[str]
+) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
+    """Plain name -> tensor, and plain name -> every name of that tensor; `rules` stand beside the model."""
     state, names = dict[str, Tensor](), defaultdict[int, list[str]](list)
     for attached, tensor in model.state_dict(keep_vars=True).items():
         name = plain_name(attached, wrapped)
-        if name is not None:
+        if name is not None and attached not in rules:
             state[name] = tensor
             names[id(tensor)].append(name)
     return state, {name: group for group in names.values() for name in group}

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from cotune.report.pages.clients import clients
 from cotune.report.pages.convergence import convergence
 from cotune.report.pages.cost import cost
+from cotune.report.pages.memory import memory
 from cotune.report.pages.overview import overview
 from cotune.report.plot import Page
 from cotune.report.shown import Shown
 
-PAGES: tuple[Callable[[Sequence[Shown]], Page | None], ...] = (overview, convergence, clients, cost)
+PAGES: tuple[Callable[[Sequence[Shown]], Page | None], ...] = (overview, convergence, clients, memory, cost)

@@ -1,0 +1,7 @@
+"""Haystacks: what is hidden, what surrounds it, and how much of it fits."""
+
+from cotune.task.needles.filler import SYNTHETIC, Filler
+from cotune.task.needles.haystack import fitted, haystack
+from cotune.task.needles.templates import TEMPLATES, Hidden
+
+__all__ = ["SYNTHETIC", "TEMPLATES", "Filler", "Hidden", "fitted", "haystack"]

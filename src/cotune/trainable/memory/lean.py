@@ -1,0 +1,61 @@
+"""The chunkwise form in little memory: keeps its inputs and one state a chunk, and computes the rest again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from cotune.trainable.memory import gradient
+from cotune.trainable.memory.blocks import fitted
+from cotune.trainable.memory.rule import Pair, Rule, checked, compute_dtype
+
+
+def lean(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor | None = None,
+    state: Tensor | None = None,
+    chunk: int = 64,
+    rule: Rule = "delta",
+) -> Pair:
+    """`scan(...)` by chunks, in the memory of the inputs and T / chunk states; differentiable once, in reverse.
+
+    Raises:
+        CotuneError: E_SHAPE when shapes do not fit each other.
+    """
+    checked(q, k, v, beta, decay, state)
+    if state is None:
+        state = k.new_zeros(*k.shape[:2], v.shape[-1], k.shape[-1], dtype=compute_dtype(q, k, v))
+    out, last, _ = _Lean.apply(q, k, v, beta, decay, state, fitted(chunk, k), rule)  # type: ignore[no-untyped-call]
+    return out, last
+
+
+class _Lean(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        """(o, the last state, the states before each chunk)."""
+        *inputs, size, rule = given
+        return gradient.forward(inputs, size, rule, keep=False)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the inputs and the states before each chunk."""
+        *given, ctx.size, ctx.rule = inputs
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*given, output[2])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor | None, d_state: Tensor | None, _: Tensor) -> tuple[Any, ...]:
+        """The gradients of q, k, v, beta, decay and state."""
+        *inputs, before = ctx.saved_tensors
+        return *gradient.backward(inputs, [before], d_out, d_state, ctx.size, ctx.rule, torch.baddbmm), None, None
