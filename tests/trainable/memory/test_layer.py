@@ -66,7 +66,7 @@ def padded(x: Tensor, front: int, inside: int, behind: int, filler: int) -> tupl
 @decoders
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_closed_gate_is_the_frozen_backbone_under_the_same_window_bit_for_bit(ref: str, attention: str) -> None:
-    plain = Backbone(ref=ref, window=6, attention=attention).load("causal", 0, seed=1).model
+    plain: Any = Backbone(ref=ref, window=6, attention=attention).load("causal", 0, seed=1).model
     ours = model(ref, Rules(shift=True, centre=True), attention=attention)
     x, told = padded(ids(), 4, 0, 3, filler=0)
     with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cotune.core.contracts import Attachable
 from cotune.core.errors import Code, CotuneError
+from cotune.trainable.memory.fused import check_installed, check_kernel, fused
 from cotune.trainable.memory.layer import ARGUMENT, MemoryLayer, Pass
 from cotune.trainable.memory.options import Rules
 from cotune.trainable.memory.session import MemorySession
@@ -23,12 +24,17 @@ def attach(backbone: Attachable, rules: Rules) -> dict[str, MemoryLayer]:
     """Module name -> the memory put there, in the model's order; once for a model.
 
     Raises:
-        CotuneError: E_CONFLICT where memories are attached already; E_MODEL for an encoder, or an unknown layout.
+        CotuneError: E_CONFLICT where memories are attached already; E_MODEL for an encoder, an unknown layout, or a
+            fused kernel that is not there or not right.
     """
     model: Any = backbone.model
     if any(isinstance(module, MemoryLayer) for module in model.modules()):
         raise CotuneError(Code.CONFLICT, "the backbone has a memory already", fix="load it again for another run")
     found = {}
+    device = next(model.parameters()).device
+    if rules.kernel == "fla" and device.type != "meta":
+        check_installed(device)
+        check_kernel(fused, device)
     for site in sites(backbone):
         module = model.get_submodule(site.name)
         memory = MemoryLayer(site, rules, next(module.parameters()).device)

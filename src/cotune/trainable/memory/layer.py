@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from cotune.core.errors import Code, CotuneError
 from cotune.trainable.memory.chunkwise import run, titans_chunked
+from cotune.trainable.memory.fused import fused
 from cotune.trainable.memory.options import Rules
 from cotune.trainable.memory.session import Carried, MemorySession
 from cotune.trainable.memory.sites import Site, heard, listen, output
@@ -146,6 +147,8 @@ class MemoryLayer(nn.Module):
             pair = None if state is None else (state[0], state[1])
             o, (s, z) = titans_chunked(queries, keys, v, beta, momentum, decay, pair, chunk=rules.chunk, valid=written)
             after = torch.stack([s, z])
+        elif rules.kernel == "fla" and k.device.type != "meta" and k.shape[2] > 1:
+            o, after = fused(queries, keys, v, beta, decay, state)
         else:
             o, after = run(queries, keys, v, beta, decay, state, rules.chunk, rules.correction)
         o = o.transpose(1, 2).flatten(-2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -54,7 +54,15 @@ class Rules(BaseModel):
     gate: Literal["tanh", "sigmoid", "constant"] = "tanh"
     gate_start: Annotated[float, Field(ge=0, le=1)] = 0.5
     chunk: Annotated[int, Field(ge=1, le=1024)] = 64
+    kernel: Literal["torch", "fla"] = "torch"
     cap: Annotated[float, Field(gt=0)] = 1e3
+
+    @model_validator(mode="after")
+    def _kernel_can(self) -> Self:
+        if self.kernel == "fla" and (self.beta == "vector" or self.rule not in ("delta", "gated-delta")):
+            raise ValueError(f"kernel 'fla' has no {self.rule} rule with a {self.beta} step")
+        return self
+
     start: Literal["documented", "random"] = "documented"
 
     @model_validator(mode="after")
