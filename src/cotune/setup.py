@@ -20,6 +20,8 @@ from cotune.federation import Evaluation, Federation
 from cotune.method import Method
 from cotune.task.general import General, general
 
+PUBLIC, WINDOW = 64, 256  # windows of public text that a start may depend on, and their tokens at most
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -194,13 +196,27 @@ class Blueprint:
         Raises:
             CotuneError: what loading a backbone or data raises; E_CONFLICT when a part needs what the backbone lacks.
         """
-        setup = self.equip(self.task.load(self.seeds, say), say)
+        setup = self._started(self.equip(self.task.load(self.seeds, say), say), say)
         data, rows = self.evaluation.general, self.evaluation.general_rows
         if data is None or not setup.one_model:
             return setup
         words, limit = setup.backbone.tokenizer, setup.backbone.limit
         text = general(data, rows, self.seeds, tokenizer=words, limit=limit, say=say)
         return replace(setup, general=text)
+
+    def _started(self, setup: Setup, say: Say) -> Setup:
+        """The setup from whose start training goes on, where that depends on a public text."""
+        trainable, words = setup.method.trainable, setup.backbone
+        if trainable.public is None:
+            return setup
+        text = general(
+            trainable.public, PUBLIC, self.seeds, tokenizer=words.tokenizer, limit=min(words.limit, WINDOW), say=say
+        )
+        windows = [example["input_ids"] for example in text.examples]
+        changed = trainable.started(setup.backbone, {**setup.start, **setup.personal}, windows)
+        parts = {"start": setup.start, "personal": setup.personal}
+        moved = {name: part.replace({n: t for n, t in changed.items() if n in part}) for name, part in parts.items()}
+        return replace(setup, **moved)  # type: ignore[arg-type]  # each of its own type
 
     def equip(self, corpus: Corpus, say: Say = silent) -> Setup:
         """The same for data that is there already, or of which no more than the labels is needed."""

@@ -112,6 +112,16 @@ class Trainable(Part):
     def attach(self, backbone: Attachable, seed: int, share: Share) -> tuple[Theta, Personal, Spec]:
         """The start of training: what travels, what stays, and the table of both; a function of the seed alone."""
 
+    @property
+    def public(self) -> str | None:
+        """A reference of public text that the start of training depends on; None where it depends on none."""
+        return None
+
+    def started(self, backbone: Backbone, tensors: NamedTensors, windows: Sequence[Sequence[int]]) -> NamedTensors:
+        """What the public text, as windows of token ids, changes of the start: name -> value."""
+        del backbone, tensors, windows
+        return {}
+
     def scope(self, spec: Spec, round_: int) -> Scope:
         """Names that train, go up, come down in a round; by default everything that is shared travels."""
         del round_

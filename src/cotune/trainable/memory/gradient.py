@@ -103,8 +103,8 @@ def _kept(kept: Sequence[Tensor], segment: int, decays: bool, seen: Pair, count:
     if len(kept) == 1:
         return None
     each = 8 if decays else 7
-    *tensors, last = kept[1 + each * segment : 1 + each * (segment + 1)]
-    return Block(*tensors, last, seen, count) if decays else Block(*tensors, last, None, seen, count)
+    q, k, written, beta, write, reads, meets, *decay = kept[1 + each * segment : 1 + each * (segment + 1)]
+    return Block(q, k, written, beta, write, reads, meets, decay[0] if decay else None, seen, count)
 
 
 def _again(inputs: Inputs, at: slice, size: int, seen: Pair, before: Tensor, rule: Rule) -> Block:

@@ -7,21 +7,24 @@ the whole trajectory of S; the server averages rules. S itself starts at zero wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
-from cotune.core.contracts import Attachable, Trained
+from cotune.core.contracts import Attachable, Backbone, Trained
 from cotune.core.errors import Code, CotuneError
 from cotune.core.part import Capability
 from cotune.core.seeds import derive, torch_generator
 from cotune.core.spec import Entry, Role, Scope, Share, Spec
 from cotune.core.state import Personal, Theta
+from cotune.core.view import NamedTensors
 from cotune.trainable.head import head_entries
 from cotune.trainable.lora import LoRA
 from cotune.trainable.memory.attach import CHILD, attach
+from cotune.trainable.memory.centre import centres
 from cotune.trainable.memory.layer import MemoryLayer
 from cotune.trainable.memory.options import Rules
 from cotune.trainable.memory.saved import Saved
@@ -35,6 +38,8 @@ class Memory(LoRA):
         rules: of the memory.
         factors: whether there is LoRA; its targets are what the memory listens to, unless they are named.
         train_rules: whether the rules train; where they do not, they stay as they start, and do not travel.
+        centre_text: a reference of public text, with a column `text`, whose mean raw keys and queries the offsets of
+            `rules.centre` start from, instead of 0; never a client's own.
     """
 
     kind: ClassVar[str] = "memory"
@@ -43,6 +48,23 @@ class Memory(LoRA):
     rules: Rules = Rules()
     factors: bool = True
     train_rules: bool = True
+    centre_text: str | None = None
+
+    @model_validator(mode="after")
+    def _centred(self) -> Self:
+        if self.centre_text is not None and not self.rules.centre:
+            raise ValueError("centre_text is where offsets start, and rules.centre is off")
+        return self
+
+    @property
+    def public(self) -> str | None:
+        """The text that the offsets start from."""
+        return self.centre_text
+
+    def started(self, backbone: Backbone, tensors: NamedTensors, windows: Sequence[Sequence[int]]) -> NamedTensors:
+        """The mean raw key and query of every head over the text, in the frozen backbone."""
+        del tensors
+        return centres(backbone.model, windows, backbone.device)
 
     def attach(self, backbone: Attachable, seed: int, share: Share) -> tuple[Theta, Personal, Spec]:
         """Attaches factors and memories, once for a model, and returns their start."""

@@ -20,7 +20,7 @@ from cotune.core.state import from_bytes, to_bytes
 from cotune.trainable.memory.options import Rules
 from cotune.trainable.memory.sites import Site
 
-VERSION = 1
+VERSION = 1  # of the two files
 TENSORS, CONFIG = "memory_rules.safetensors", "memory_config.json"
 
 
@@ -39,7 +39,7 @@ class Saved(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     backbone: str
     revision: str | None = None
     window: Annotated[int, Field(ge=2)] | None = None

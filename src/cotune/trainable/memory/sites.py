@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from cotune.core.contracts import Attachable
 from cotune.core.errors import Code, CotuneError
@@ -75,13 +76,11 @@ def targets(backbone: Attachable) -> tuple[str, ...]:
     return SEPARATE if _separate(first) else (FUSED,)
 
 
-def listen(module: Any, take: Callable[[str, Tensor], None]) -> None:
+def listen(module: Any, take: Callable[[str, Tensor], None]) -> list[RemovableHandle]:
     """Have `take` told, in each forward pass, the raw projections 'q', 'k' and 'v' (rows, tokens, heads · width)."""
     if _separate(module):
-        for name in SEPARATE:
-            getattr(module, name).register_forward_hook(_Told(take, name[0]))
-    else:
-        module.c_attn.register_forward_hook(_Told(take, None))
+        return [getattr(module, name).register_forward_hook(_Told(take, name[0])) for name in SEPARATE]
+    return [module.c_attn.register_forward_hook(_Told(take, None))]
 
 
 def heard(module: Any) -> list[nn.Module]:
