@@ -2,10 +2,11 @@
 
     make demo
 
-It begins with a minute that needs no download (see first_minute.py). Then three rows run on the same clients, with the
-same number of client-steps: `local` (never aggregated), `lora-fedavg` and `fedprox`. Reviews are split by film, and the
-test films belong to nobody. The table is printed and written beside the runs; a second call reuses finished runs and
-says so (`make demo ARGS=--fresh` repeats them).
+It begins with two minutes that need no download: a run that is killed and resumed (first_minute.py), and a private
+memory that reads 16,384 tokens at constant size, answers and forgets (private_memory.py). Then three rows run on the
+same clients, with the same number of client-steps: `local` (never aggregated), `lora-fedavg` and `fedprox`. Reviews are
+split by film, and the test films belong to nobody. The table is printed and written beside the runs; a second call
+reuses finished runs of the three rows and says so (`make demo ARGS=--fresh` repeats them).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def say(line: str) -> None:
 say("cotune demo: first on a model that comes with it, then on MiniLM and real film reviews; loading torch")
 
 import first_minute  # noqa: E402  # the first line is on the screen before torch is loaded
+import private_memory  # noqa: E402
 
 import cotune as ct  # noqa: E402
 from cotune import report  # noqa: E402
@@ -39,11 +41,15 @@ Arguments = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the first minute and the three rows, and hold the result against chance and against staying alone."""
+    """Run the first minutes and the three rows, and hold the result against chance and against staying alone."""
     say("what each row would send for Llama-3.2-1B, payload a client and round, from its shapes alone:")
     print(f"\n{first_minute.what_each_row_sends()}\n", flush=True)
     if not first_minute.killed_and_resumed(OUT / "first-minute", say):
         say("the resumed run differs from the uninterrupted one")
+        return 1
+    say("FedNL: four clients learn to write and to read a private memory, behind a window of 12 tokens")
+    if not private_memory.private_memory(OUT / "private-memory", say):
+        say("the memory grew with the text, or was on the wire")
         return 1
     say("now ten clients tune MiniLM-L6 (22.7 M weights, frozen) with LoRA on film reviews")
     task = ct.task.Classify(

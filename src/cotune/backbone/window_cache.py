@@ -40,6 +40,8 @@ class WindowLayer(DynamicSlidingWindowLayer):  # type: ignore[no-untyped-call]
             order = torch.argsort(valid.int(), dim=1, stable=True)[:, -kept:]
             at = order[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[-1])
             self.keys, self.values, valid = keys.gather(2, at), values.gather(2, at), valid.gather(1, order)
+        else:  # a copy: a view would keep all keys and values of the call
+            self.keys, self.values = keys[:, :, -kept:].clone(), values[:, :, -kept:].clone()
         self.valid, self.arriving = valid[:, -kept:], None
         return keys, values
 

@@ -29,7 +29,8 @@ class Facts:
         labels: names of the classes.
         padding: id of the padding token.
         theta_sha256: of the shared tensors.
-        rank: of the adapter; None for a whole model.
+        rank: of the adapter; None where there is none.
+        memory: whether rules of a memory are beside it.
         client: whose model it is; None for the shared one.
         notes: sentences that a user must know.
     """
@@ -43,8 +44,14 @@ class Facts:
     padding: int
     theta_sha256: str
     rank: int | None
+    memory: bool
     client: str | None
     notes: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole model."""
+        return self.rank is None and not self.memory
 
     @property
     def loadable(self) -> bool:
@@ -74,7 +81,10 @@ def card(facts: Facts, *, moved: float | None = None, beside: str = "") -> str:
         moved: by how much logits moved in merging, where that was measured.
         beside: the folder of the frozen backbone inside this one, where there is one.
     """
-    kind = f"Low-rank adapter (rank {facts.rank}) for" if facts.rank is not None else "Fine-tuned model from"
+    parts = [f"Low-rank adapter (rank {facts.rank})"] if facts.rank is not None else []
+    parts += ["rules of a private memory"] if facts.memory else []
+    named = " and ".join(parts)
+    kind = f"{named[:1].upper()}{named[1:]} for" if parts else "Fine-tuned model from"
     blocks = [
         _front(facts),
         f"# {facts.experiment['name']}",
@@ -100,13 +110,16 @@ def card(facts: Facts, *, moved: float | None = None, beside: str = "") -> str:
 
 def _front(facts: Facts) -> str:
     """The YAML block; every JSON value is YAML."""
-    fields: dict[str, Any] = {"library_name": "peft" if facts.rank is not None else "transformers"}
+    library = "transformers" if facts.whole else "peft" if facts.rank is not None else "cotune"
+    fields: dict[str, Any] = {"library_name": library}
+    trainable = facts.experiment["method"]["trainable"]
     fields["base_model"] = facts.origin
     fields["pipeline_tag"] = "text-classification" if facts.head == "classification" else "text-generation"
     fields["tags"] = [
         "cotune",
         "federated-learning",
-        *(["lora"] if "rank" in facts.experiment["method"]["trainable"] else []),
+        *(["lora"] if "rank" in trainable and trainable.get("factors", True) else []),
+        *(["delta-rule-memory"] if facts.memory else []),
     ]
     if facts.data and facts.data.scheme == "hub":
         fields["datasets"] = [facts.data.name]
@@ -126,8 +139,8 @@ def _scheme(facts: Facts) -> str:
 
 
 def _load(facts: Facts, beside: str) -> str:
-    """Six lines of Python, run in this folder, and what they need."""
-    causal, whole, scheme = facts.head == "causal", facts.rank is None, parse(facts.origin).scheme
+    """A few lines of Python, run in this folder, and what they need."""
+    causal, whole, scheme = facts.head == "causal", facts.whole, parse(facts.origin).scheme
     named = scheme in LOADABLE and not (whole or beside)
     auto = "AutoModelForCausalLM" if causal else "AutoModelForSequenceClassification"
     origin = facts.origin if named else "." if whole else f"./{beside or 'backbone'}"
@@ -138,13 +151,22 @@ def _load(facts: Facts, beside: str) -> str:
     given += [] if causal else [f"num_labels={len(facts.labels)}"]
     lines = [
         f"from transformers import {auto}, AutoTokenizer",
-        *([] if whole else ["from peft import PeftModel"]),
+        *(["from peft import PeftModel"] if facts.rank is not None else []),
+        *(["from cotune import attach_memory"] if facts.memory else []),
         f"tokenizer = AutoTokenizer.from_pretrained({tokenizer})",
         f"model = {auto}.from_pretrained({', '.join(given)})",
-        *([] if whole else ['model = PeftModel.from_pretrained(model, ".").eval()']),
+        *(['model = PeftModel.from_pretrained(model, ".").eval()'] if facts.rank is not None else []),
+        *(['attach_memory(model, ".")'] if facts.memory else []),
         'logits = model(**tokenizer(["some text"], return_tensors="pt")).logits',
     ]
     text = ["In this folder:", "\n".join(["```python", *lines, "```"])]
+    if facts.memory:
+        text.append(
+            "Each row that the model reads is written into a memory of its own, which is gone afterwards; "
+            "`session = model.memory_session()` gives one that lasts: `session.read(ids)` writes, "
+            "`session.generate(ids, tokens)` answers, `session.reset()` forgets. A session is never saved: this folder "
+            "holds the rules that write and read a memory, and nothing that anybody wrote into one."
+        )
     if named and scheme == "path" and not facts.origin.startswith("/"):
         text.append(f"`{facts.origin}` is where the backbone lay for the run: write its path from here instead.")
     if not (whole or beside or named):
@@ -206,6 +228,8 @@ def _data(facts: Facts) -> str:
     clients, test = facts.about["clients"], facts.about["test"]["rows"]
     rows = sum(client["rows"] for client in clients.values())
     counts = f"{rows:,} rows to train on with {len(clients)} clients; {test:,} test rows."
+    if facts.data is None and facts.about["data"].get("synthetic"):
+        return f"Synthetic rows, generated by the task `{facts.experiment['task']['kind']}`. {counts}"
     if facts.data is None:
         return f"The task `{facts.experiment['task']['kind']}`. {counts}"
     if facts.data.scheme == "path":

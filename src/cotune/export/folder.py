@@ -24,6 +24,7 @@ from cotune.export.whose import Whose, of_client, shared
 from cotune.server import State
 from cotune.setup import Blueprint, Setup
 from cotune.store import Run, write_atomic
+from cotune.trainable.memory.saved import CONFIG
 
 BACKBONE = "backbone"  # the folder of the frozen model, inside that of an adapter
 CARD = "README.md"
@@ -129,7 +130,8 @@ def _form(setup: Setup, trained: Trained, *, merge: bool) -> tuple[Mapping[str, 
 
 
 def _facts(setup: Setup, state: State, whose: Whose, run: Run, files: Mapping[str, bytes]) -> Facts:
-    adapter = json.loads(files["adapter_config.json"]) if files else {}
+    adapter = json.loads(files["adapter_config.json"]) if "adapter_config.json" in files else {}
+    memory = CONFIG in files
     trained, own = whose.trained, setup.method.trainable
     notes = list(whose.notes)
     rank, asked = adapter.get("r"), getattr(own, "rank", None)
@@ -137,6 +139,8 @@ def _facts(setup: Setup, state: State, whose: Whose, run: Run, files: Mapping[st
         notes.append(f"the backbone was quantised to {quantization} in training; loaded otherwise, logits are others")
     if trained.base and adapter:
         notes.append(f"what the server added to the backbone is in these factors: rank {rank}, and {asked} trains")
+    if memory:
+        notes.append(_not_by_peft(trained, factors=bool(adapter)))
     return Facts(
         about=run.about,
         records=[record for record in run.rounds if record.round <= state.round],
@@ -147,14 +151,24 @@ def _facts(setup: Setup, state: State, whose: Whose, run: Run, files: Mapping[st
         padding=int(setup.backbone.tokenizer.pad_token_id),
         theta_sha256=state.theta.sha256(),
         rank=rank,
+        memory=memory,
         client=whose.client,
         notes=tuple(notes),
     )
 
 
+def _not_by_peft(trained: Trained, *, factors: bool) -> str:
+    """What a loader must do beside peft, or instead of it."""
+    alone = "peft alone loads the factors and NOT the memory" if factors else "peft does not load a memory"
+    window = f", and the window of {trained.window} tokens on attention," if trained.window is not None else ""
+    return f"{alone}: `cotune.attach_memory` puts the memory{window} on the model"
+
+
 def _what(facts: Facts, moved: float | None) -> str:
-    if facts.rank is not None:
-        return f"adapter of rank {facts.rank} for {facts.origin}"
+    parts = [f"adapter of rank {facts.rank}"] if facts.rank is not None else []
+    parts += ["memory rules"] if facts.memory else []
+    if parts:
+        return f"{' and '.join(parts)} for {facts.origin}"
     return f"whole model · its logits differ by at most {moved:.1e} from the run's"
 
 
@@ -162,7 +176,7 @@ def _beside(facts: Facts, to: Path, with_backbone: bool) -> list[str]:
     """Where the backbone is, or how to get one that other libraries load."""
     if with_backbone:
         return [f"its backbone is in {to / BACKBONE}"]
-    if facts.rank is None or facts.loadable:
+    if facts.whole or facts.loadable:
         return []
     return [f"{facts.origin} is no folder or hub id: --with-backbone writes one beside"]
 

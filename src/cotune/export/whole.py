@@ -28,6 +28,8 @@ def save(folder: Path, backbone: Attached, tensors: Mapping[str, Tensor], labels
         backbone.tokenizer.save_pretrained(folder)
     path = folder / "config.json"
     config = json.loads(path.read_text("utf-8"))
+    if "use_cache" in config:
+        config["use_cache"] = True  # a memory, and checkpointing, turn it off for training
     if labels:
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}

@@ -103,9 +103,10 @@ def of_client(setup: Setup, state: State, config: Backbone, run: Run, client: st
 def _trained(setup: Setup, config: Backbone, tensors: Mapping[str, Tensor], spec: Spec, base: Base) -> Trained:
     """The model, and its backbone as other libraries are told of it: a hub id with its revision, or as it was given."""
     reference = parse(config.ref)
+    origin, revision = reference.text, None
     if reference.scheme == "hub":
-        return Trained(setup.backbone, spec, tensors, base, reference.name, config.revision or reference.revision)
-    return Trained(setup.backbone, spec, tensors, base, reference.text)
+        origin, revision = reference.name, config.revision or reference.revision
+    return Trained(setup.backbone, spec, tensors, base, origin, revision, config.window, config.sinks)
 
 
 def _kept(folder: Path, round_: int, spec: Spec) -> tuple[dict[str, Tensor], dict[str, Private]]:

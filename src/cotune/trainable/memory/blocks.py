@@ -33,11 +33,21 @@ def chunks(x: Tensor, heads: int, size: int, fill: float = 0.0) -> Tensor:
     return x.reshape(count * batch * heads, grouped // heads * size, width)
 
 
-def joined(parts: Sequence[Tensor], batch: int, heads: int, size: int, length: int) -> Tensor:
-    """`chunks` undone: parts (n·batch·heads, g·size, d), one after the other, as (batch, heads·g, length, d)."""
-    width = parts[0].shape[-1]
-    rows = [x.reshape(-1, batch, heads, x.shape[1] // size, size, width).permute(1, 2, 3, 0, 4, 5) for x in parts]
-    return torch.cat(rows, 3).reshape(batch, -1, sum(x.shape[3] for x in rows) * size, width)[:, :, :length]
+def joined(parts: Sequence[Tensor], batch: int, heads: int, size: int) -> Tensor:
+    """`chunks` undone: parts (n·batch·heads, g·size, d), one after the other, as (batch, heads·g, all, d)."""
+    whole = torch.cat([_apart(x, batch, heads, size) for x in parts], 3)
+    return whole.reshape(batch, -1, whole.shape[3] * size, whole.shape[-1])
+
+
+def put(part: Tensor, into: Tensor, first: int) -> None:
+    """Write a part (n·batch·heads, g·size, d) from chunk `first` on into what is (batch, heads, g, chunks, size, d)."""
+    laid = _apart(part, into.shape[0], into.shape[1], into.shape[4])
+    into[:, :, :, first : first + laid.shape[3]] = laid
+
+
+def _apart(x: Tensor, batch: int, heads: int, size: int) -> Tensor:
+    """(n·batch·heads, g·size, d) as (batch, heads, g, n, size, d)."""
+    return x.reshape(-1, batch, heads, x.shape[1] // size, size, x.shape[-1]).permute(1, 2, 3, 0, 4, 5)
 
 
 def masks(groups: int, size: int, like: Tensor) -> Pair:
@@ -75,7 +85,7 @@ class Block:
         v: (N, C, d_v).
         beta: (N, C, 1 or d_k).
         write: β ⊙ k (N, C, d_k).
-        reads: q writeᵀ (N, g·C, C), neither masked nor decayed.
+        reads: q writeᵀ (N, g·C, C), masked, not decayed.
         meets: k writeᵀ (N, C, C), neither masked nor decayed.
         decay: `products` of the decay (N, C, C + 1); None for a decay of 1.
         masks: `masks(g, C)`.
@@ -93,13 +103,9 @@ class Block:
     masks: Pair
     count: int
 
-    def weights(self, mask: Tensor) -> Tensor:
-        """A mask times the decay from token j to token i."""
-        return mask if self.decay is None else self._of_rows(self.decay[..., 1:], len(mask)) * mask
-
-    def error(self) -> Tensor:
-        """L (N, C, C), of which only what is below the diagonal counts."""
-        return self.meets if self.decay is None else self.meets * self.decay[..., 1:]
+    def decayed(self, scores: Tensor) -> Tensor:
+        """Scores (N, any·C, C), each times the decay from token j to token i."""
+        return scores if self.decay is None else scores * self._of_rows(self.decay[..., 1:], scores.shape[1])
 
     def started(self, rows: Tensor) -> Tensor:
         """Rows (N, any·C, d), each times the decay from its chunk's start to its token."""
@@ -130,11 +136,11 @@ def block(given: Tokens, size: int, seen: Pair) -> Block:
     write = k * beta
     decay = None if given.decay is None else products(chunks(given.decay, heads, size, 1.0)[..., 0])
     count = -(-given.k.shape[2] // size)
-    return Block(q, k, v, beta, write, q @ write.mT, k @ write.mT, decay, seen, count)
+    return Block(q, k, v, beta, write, (q @ write.mT).mul_(seen[0]), k @ write.mT, decay, seen, count)
 
 
-def played(of: Block, state: Tensor, rule: Rule) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """What queries read, what tokens write, and the states between chunks.
+def played(of: Block, state: Tensor, rule: Rule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What queries read, what tokens write, the states before each chunk, and the last state.
 
     Args:
         of: n chunks.
@@ -142,16 +148,16 @@ def played(of: Block, state: Tensor, rule: Rule) -> tuple[Tensor, Tensor, list[T
         rule: delta or hebbian.
 
     Returns:
-        (N, g·C, d_v), (N, C, d_v), and n + 1 states.
+        (N, g·C, d_v), (N, C, d_v), (N, d_v, d_k), (B, d_v, d_k).
     """
     free, moves = of.apart(of.v), None
     if rule == "delta":
-        right = solved(of.error(), torch.cat([of.v, of.started(of.k)], -1))
+        right = solved(of.decayed(of.meets), torch.cat([of.v, of.started(of.k)], -1))
         free, moves = (of.apart(x) for x in right.split_with_sizes([of.v.shape[-1], of.k.shape[-1]], -1))
-    states, wrote = [state], []
+    states, wrote = list[Tensor](), list[Tensor]()
     for i, (target, write, decay) in enumerate(zip(free, of.apart(of.ended(of.write)), of.over(), strict=True)):
+        states.append(state)
         wrote.append(target if moves is None else torch.baddbmm(target, moves[i], state.mT, alpha=-1))
         state = torch.baddbmm(state if decay is None else decay * state, wrote[i].mT, write)
-        states.append(state)
-    written, before = torch.cat(wrote), torch.cat(states[:-1])
-    return torch.baddbmm((of.reads * of.weights(of.masks[0])) @ written, of.started(of.q), before.mT), written, states
+    written, before = torch.cat(wrote), torch.cat(states)
+    return torch.baddbmm(of.decayed(of.reads) @ written, of.started(of.q), before.mT), written, before, state

@@ -99,10 +99,10 @@ class _Chunked(Function):
         """The gradients of q, k, v, beta, decay and state."""
         saved = ctx.saved_tensors  # read once: gradient checkpointing allows no more
         inputs, kept = saved[:6], saved[6:]
-        add: gradient.Add = Tensor.baddbmm_
-        if torch.is_grad_enabled():  # they will be differentiated again: what was kept must depend on the inputs
-            kept, add = gradient.forward(inputs, ctx.size, ctx.rule, keep=True)[2:], torch.baddbmm
-        return *gradient.backward(inputs, kept, d_out, d_state, ctx.size, ctx.rule, add), None, None
+        again = torch.is_grad_enabled()  # they will be differentiated: what was kept must depend on the inputs
+        if again:
+            kept = gradient.forward(inputs, ctx.size, ctx.rule, keep=True)[2:]
+        return *gradient.backward(inputs, kept, d_out, d_state, ctx.size, ctx.rule, in_place=not again), None, None
 
 
 def titans_chunked(
@@ -143,7 +143,7 @@ def titans_chunked(
     met = torch.cat([torch.ones_like(stays[:, :1, :1]), stays[:, :-1, :1]], 1)
     met_taken = torch.cat([torch.zeros_like(taken[:, :1]), taken[:, :-1]], 1)
 
-    of = block(given._replace(beta=rate, decay=None), size, masks(1, size, given.k))
+    of = block(given._replace(beta=rate, decay=None), size, masks(q.shape[1] // heads, size, given.k))
     reading = (of.reads.reshape(len(of.k), -1, size, size) * taken[:, None, :, 1:]).flatten(1, 2)
     right = torch.cat([of.v, met * of.k, met_taken[..., :1] * of.k], -1)
     free, moves = solved(of.meets * met_taken[..., 1:], right).split_with_sizes([of.v.shape[-1], 2 * d_k], -1)
@@ -161,4 +161,4 @@ def titans_chunked(
     spread = torch.cat([x[:, None, :, :1] * queries for x in (stays, taken)], -1).flatten(1, 2)
     out = torch.baddbmm(reading @ torch.cat(wrote), spread, torch.cat(before).mT)
     s, z = both.reshape(batch, heads, -1, 2 * d_k).split_with_sizes([d_k, d_k], -1)
-    return joined([out], batch, heads, size, length), (s, z)
+    return joined([out], batch, heads, size)[:, :, :length], (s, z)

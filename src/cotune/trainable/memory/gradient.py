@@ -18,32 +18,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cotune.trainable.memory.blocks import Block, block, chunks, joined, masks, played, solved
-from cotune.trainable.memory.rule import Pair, Rule, Tokens, compute_dtype, tokens
+from cotune.trainable.memory.blocks import Block, block, chunks, joined, masks, played, put, solved
+from cotune.trainable.memory.rule import Pair, Rule, Tokens, compute_dtype
 
 SEGMENT = 8  # chunks that are worked on together
 ROWS = 1152  # on a CPU at most so many keys together: what is in its cache is far faster
 
 Inputs = Sequence[Any]  # q, k, v, beta, decay or None, state
-Add = Callable[..., Tensor]  # total + a batch of products
 
 
 def forward(inputs: Inputs, size: int, rule: Rule, keep: bool) -> tuple[Tensor, ...]:
-    """(o, the last state, the states before each chunk); with `keep` every segment's block too."""
+    """(o, the last state), and of every segment the states before each chunk; with `keep` its block too."""
     q, k, v, _, _, state = inputs
     now = state.to(compute_dtype(q, k, v)).flatten(0, 1)
-    seen, reads, states, kept = _masks(q, k, size), [], [], []
-    for at, _ in segments(k, size):
+    seen, reads, kept = _masks(q, k, size), [], []
+    for at in segments(k, size):
         of = block(_cut(inputs, at), size, seen)
-        read, written, found = played(of, now, rule)
+        read, written, before, now = played(of, now, rule)
         reads.append(read)
-        states += found[:-1]
-        now = found[-1]
+        kept.append(before)
         if keep:
             kept += [of.q, of.k, written, of.beta, of.write, of.reads, of.meets]
             kept += [] if of.decay is None else [of.decay]
-    out = joined(reads, k.shape[0], k.shape[1], size, k.shape[2])
-    return out, now.reshape(state.shape), torch.stack(states), *kept
+    out = joined(reads, k.shape[0], k.shape[1], size)[:, :, : k.shape[2]]
+    return out, now.reshape(state.shape), *kept
 
 
 def backward(
@@ -53,66 +51,99 @@ def backward(
     d_state: Tensor | None,
     size: int,
     rule: Rule,
-    add: Add,
+    in_place: bool,
 ) -> list[Tensor | None]:
     """The gradients of `inputs`, segment by segment from the end.
 
     Args:
         inputs: of `forward`.
-        kept: what it returned after the last state: the states, then nothing, or blocks with what they write for v.
+        kept: what it returned after the last state: of a segment the states, or also a block with what it writes as v.
         d_out: the gradient of o; None for zeros.
         d_state: of the last state; None for zeros.
         size: tokens a chunk.
         rule: delta or hebbian.
-        add: `torch.baddbmm`, or in place where nothing follows what is done and no dimension is hidden.
+        in_place: write to what was computed and to whole gradients, which is faster; not where what is done here is
+            differentiated or mapped.
     """
-    q, k, v, beta, decay, state = inputs
-    before, (batch, heads, length) = kept[0], k.shape[:3]
+    q, k, v, beta, _, state = inputs
+    batch, heads = k.shape[:2]
     if d_out is None:
-        d_out = before.new_zeros(*q.shape[:3], v.shape[-1])
-    later = (torch.zeros_like(state, dtype=before.dtype) if d_state is None else d_state).flatten(0, 1)
-    seen, found = _masks(q, k, size), list[tuple[Tensor | None, ...]]()
-    for i, (at, which) in reversed(list(enumerate(segments(k, size)))):
-        starts, d_read = before[which].flatten(0, 1), chunks(d_out[:, :, at], heads, size)
-        of = _kept(kept, i, decay is not None, seen, len(before[which])) or _again(inputs, at, size, seen, starts, rule)
-        d_q, d_k, d_w, d_v, d_decay, later = _backward(of, starts, d_read, later, rule, add)
+        d_out = kept[0].new_zeros(*q.shape[:3], v.shape[-1])
+    later = (torch.zeros_like(state, dtype=kept[0].dtype) if d_state is None else d_state).flatten(0, 1)
+    seen, gathered, parts = _masks(q, k, size), _Gathered(inputs, size, in_place), segments(k, size)
+    each = len(kept) // len(parts)
+    for i, at in reversed(list(enumerate(parts))):
+        before, *known = kept[i * each : (i + 1) * each]
+        of = _kept(known, seen, len(before) // (batch * heads)) if known else _again(inputs, at, seen, before, rule)
+        d_read = chunks(d_out[:, :, at], heads, size)
+        d_q, d_k, d_w, d_v, d_decay, later = _backward(of, before, d_read, later, rule, in_place)
         d_k = d_w * of.beta if d_k is None else torch.addcmul(d_k, d_w, of.beta)
         d_beta = d_w * of.k
         d_beta = d_beta if beta.ndim == 4 else d_beta.sum(-1, keepdim=True)
-        found.append((d_q, d_k, d_v, d_beta, d_decay))
-    whole: list[Tensor | None] = []
-    for x, *parts in zip(inputs, *reversed(found), strict=False):
-        if x is None:
-            whole.append(None)
-            continue
-        gradient = joined(parts, batch, heads, size, length)
-        whole.append((gradient if x.ndim == 4 else gradient[..., 0]).to(x.dtype))
-    return [*whole, later.reshape(state.shape).to(state.dtype)]
+        gathered.add((d_q, d_k, d_v, d_beta, d_decay), at.start // size)
+    return [*gathered.whole(), later.reshape(state.shape).to(state.dtype)]
 
 
-def segments(k: Tensor, size: int) -> list[tuple[slice, slice]]:
-    """(tokens, chunks) of every segment."""
+class _Gathered:
+    """The gradients of q, k, v, beta and decay, of segments in reverse: written where they belong, or joined."""
+
+    def __init__(self, inputs: Inputs, size: int, in_place: bool) -> None:
+        self.inputs, self.size, self.in_place = inputs[:5], size, in_place
+        self.batch, self.heads, self.length = inputs[1].shape[:3]
+        self.parts: list[tuple[Tensor | None, ...]] = []
+        self.into: list[Tensor | None] = [self._opened(x) for x in self.inputs] if in_place else []
+
+    def _opened(self, like: Tensor | None) -> Tensor | None:
+        if like is None:
+            return None
+        width = like.shape[3] if like.ndim == 4 else 1
+        count = -(-self.length // self.size)
+        return like.new_empty(self.batch, self.heads, like.shape[1] // self.heads, count, self.size, width)
+
+    def add(self, parts: tuple[Tensor | None, ...], first: int) -> None:
+        """Take a segment, of which `first` is the first chunk."""
+        if not self.in_place:
+            self.parts.insert(0, parts)
+            return
+        for into, part in zip(self.into, parts, strict=True):
+            if into is not None and part is not None:
+                put(part, into, first)
+
+    def whole(self) -> list[Tensor | None]:
+        """All of each, in the shape and dtype of its input."""
+        return [None if x is None else self._shaped(i, x) for i, x in enumerate(self.inputs)]
+
+    def _shaped(self, i: int, like: Tensor) -> Tensor:
+        into = self.into[i] if self.in_place else None
+        if into is None:
+            whole = joined(
+                [p for parts in self.parts if (p := parts[i]) is not None], self.batch, self.heads, self.size
+            )
+        else:
+            whole = into.reshape(self.batch, -1, into.shape[3] * self.size, into.shape[5])
+        whole = whole[:, :, : self.length]
+        return (whole if like.ndim == 4 else whole[..., 0]).to(like.dtype)
+
+
+def segments(k: Tensor, size: int) -> list[slice]:
+    """The tokens of every segment."""
     fitting = ROWS // (k.shape[0] * k.shape[1] * size) if k.device.type == "cpu" else SEGMENT
     count = max(1, min(SEGMENT, fitting))
-    starts = range(0, k.shape[2], count * size)
-    return [(slice(t, t + count * size), slice(t // size, t // size + count)) for t in starts]
+    return [slice(t, t + count * size) for t in range(0, k.shape[2], count * size)]
 
 
-def _kept(kept: Sequence[Tensor], segment: int, decays: bool, seen: Pair, count: int) -> Block | None:
-    """A segment's block as `forward` kept it."""
-    if len(kept) == 1:
-        return None
-    each = 8 if decays else 7
-    q, k, written, beta, write, reads, meets, *decay = kept[1 + each * segment : 1 + each * (segment + 1)]
+def _kept(known: Sequence[Tensor], seen: Pair, count: int) -> Block:
+    """A segment's block as `forward` kept it, with what it writes as v."""
+    q, k, written, beta, write, reads, meets, *decay = known
     return Block(q, k, written, beta, write, reads, meets, decay[0] if decay else None, seen, count)
 
 
-def _again(inputs: Inputs, at: slice, size: int, seen: Pair, before: Tensor, rule: Rule) -> Block:
-    """A segment's block computed again, and from the states before its chunks what it writes."""
-    of = block(_cut(inputs, at), size, seen)
+def _again(inputs: Inputs, at: slice, seen: Pair, before: Tensor, rule: Rule) -> Block:
+    """A segment's block computed again, and from the states before its chunks what it writes, as v."""
+    of = block(_cut(inputs, at), len(seen[1]), seen)
     if rule == "hebbian":
         return of
-    return replace(of, v=solved(of.error(), torch.baddbmm(of.v, of.started(of.k), before.mT, alpha=-1)))
+    return replace(of, v=solved(of.decayed(of.meets), torch.baddbmm(of.v, of.started(of.k), before.mT, alpha=-1)))
 
 
 def _masks(q: Tensor, k: Tensor, size: int) -> Pair:
@@ -120,26 +151,29 @@ def _masks(q: Tensor, k: Tensor, size: int) -> Pair:
 
 
 def _cut(inputs: Inputs, at: slice) -> Tokens:
-    *given, decay, state = inputs
-    q, k, v, beta = (x[:, :, at] for x in given)
-    return tokens(q, k, v, beta, None if decay is None else decay[:, :, at], state)
+    q, k, v, beta, decay, state = inputs
+    dtype = compute_dtype(q, k, v)
+    beta, decay = (x if x is None or x.ndim == 4 else x[..., None] for x in (beta, decay))
+    q, k, v, beta = (x[:, :, at].to(dtype) for x in (q, k, v, beta))
+    return Tokens(q, k, v, beta, None if decay is None else decay[:, :, at].to(dtype), state)
 
 
 def _backward(
-    of: Block, before: Tensor, d_read: Tensor, later: Tensor, rule: Rule, add: Add
+    of: Block, before: Tensor, d_read: Tensor, later: Tensor, rule: Rule, in_place: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None, Tensor]:
     """The gradients of q, k (without what comes through write), write, v, decay, and the state before the first chunk.
 
     Args:
-        of: n chunks, with what they write for v.
+        of: n chunks, with what they write as v.
         before: the states before each (N, d_v, d_k).
         d_read: the gradient of what was read (N, g·C, d_v).
         later: of the state after the last chunk (B, d_v, d_k).
         rule: delta or hebbian.
-        add: of `backward`.
+        in_place: of `backward`.
     """
-    delta, error, started, written = rule == "delta", of.error(), of.started(of.k), of.v
-    direct = of.apart((of.reads * of.weights(of.masks[0])).mT @ d_read)
+    add: Callable[..., Tensor] = Tensor.baddbmm_ if in_place else torch.baddbmm
+    delta, error, started, written = rule == "delta", of.decayed(of.meets), of.started(of.k), of.v
+    direct = of.apart(of.decayed(of.reads).mT @ d_read)
     queries, d_reads = of.apart(of.started(of.q)), of.apart(d_read)
     errors, keys, ending, over = of.apart(error), of.apart(started), of.apart(of.ended(of.write)), of.over()
     d_values, afters = [], []
@@ -159,11 +193,12 @@ def _backward(
     d_rows, d_w, through = [], of.ended(to_state), []
     for side in sides:
         inside, outside = side.gradient @ written.mT, side.gradient @ before
-        d_scores = inside * of.weights(side.mask)
-        d_rows.append(add(of.started(outside), d_scores, of.write, beta=side.sign, alpha=side.sign))
-        d_w = add(d_w, d_scores.mT, side.rows, alpha=side.sign)
+        d_scores = inside.mul_(side.mask)
         if of.decay is not None:
             through.append(side.of_products(outside, inside, of.k.shape[1]))
+            d_scores = of.decayed(inside)
+        d_rows.append(add(of.started(outside), d_scores, of.write, beta=side.sign, alpha=side.sign))
+        d_w = add(d_w, d_scores.mT, side.rows, alpha=side.sign)
     d_k = d_rows[1] if delta else None
     if of.decay is None:
         return d_rows[0], d_k, d_w, d_v, None, later
@@ -192,7 +227,7 @@ class _Side(NamedTuple):
     def of_products(self, outside: Tensor, inside: Tensor, size: int) -> Tensor:
         """The gradient of `products` (N, C, C + 1): of what was there at the start, and of what tokens wrote since."""
         start = (outside * self.rows).sum(-1).reshape(len(outside), -1, size).sum(1)
-        since = (inside * self.scores * self.mask).reshape(len(inside), -1, size, size).sum(1)
+        since = (inside * self.scores).reshape(len(inside), -1, size, size).sum(1)
         return torch.cat([start[..., None], since], -1) * self.sign
 
 

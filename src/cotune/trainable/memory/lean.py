@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -32,7 +31,7 @@ def lean(
     checked(q, k, v, beta, decay, state)
     if state is None:
         state = k.new_zeros(*k.shape[:2], v.shape[-1], k.shape[-1], dtype=compute_dtype(q, k, v))
-    out, last, _ = _Lean.apply(q, k, v, beta, decay, state, fitted(chunk, k), rule)  # type: ignore[no-untyped-call]
+    out, last, *_ = _Lean.apply(q, k, v, beta, decay, state, fitted(chunk, k), rule)  # type: ignore[no-untyped-call]
     return out, last
 
 
@@ -41,7 +40,7 @@ class _Lean(Function):
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        """(o, the last state, the states before each chunk)."""
+        """(o, the last state), and the states before each chunk."""
         *inputs, size, rule = given
         return gradient.forward(inputs, size, rule, keep=False)
 
@@ -50,12 +49,13 @@ class _Lean(Function):
         """Keep the inputs and the states before each chunk."""
         *given, ctx.size, ctx.rule = inputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(*given, output[2])
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.save_for_backward(*given, *output[2:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor | None, d_state: Tensor | None, _: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, d_out: Tensor | None, d_state: Tensor | None, *_: Tensor) -> tuple[Any, ...]:
         """The gradients of q, k, v, beta, decay and state."""
-        *inputs, before = ctx.saved_tensors
-        return *gradient.backward(inputs, [before], d_out, d_state, ctx.size, ctx.rule, torch.baddbmm), None, None
+        saved = ctx.saved_tensors  # read once: gradient checkpointing allows no more
+        inputs, before = saved[:6], saved[6:]
+        return *gradient.backward(inputs, before, d_out, d_state, ctx.size, ctx.rule, in_place=False), None, None
