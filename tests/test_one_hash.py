@@ -18,7 +18,12 @@ from cotune.core.contracts import OnReply, Outcome
 from cotune.core.errors import Code, CotuneError
 from cotune.store import Checkpoints, Lines, Run
 
-ROWS = ("lora-fedavg", "scaffold")
+# What a row needs beside its recipe.
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    "lora-fedavg": {},
+    "scaffold": {},
+    "fednl": {"backbone__ref": "random:llama?layers=1&hidden=16&heads=2", "method__share": "memory"},
+}
 
 # (moment, its how-manieth occurrence): from before the selection of a round to after its record, in rounds 1 to 3.
 KILLS = (
@@ -51,7 +56,7 @@ class Reordered(Wrapped):
 
 
 def seeds(recipe: str) -> ct.Experiment:
-    return experiment(recipe, federation={"rounds": 3, "cohort": 3})
+    return experiment(recipe, federation={"rounds": 3, "cohort": 3}, **ROWS[recipe])
 
 
 @pytest.mark.parametrize("recipe", ROWS)

@@ -118,6 +118,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedprox": {"evaluation": {"which": "all", "rows": 8}},
     "fedavg": {"method__downlink": "changed"},
     "scaffold": {"method__trainable": {"kind": "lora", "rank": 3, "head": "personal"}},
+    "fednl": {"backbone__ref": "random:llama?layers=2&hidden=16&heads=2&kv_heads=1", "backbone__window": 8},
+    "fednl-paper": {"backbone__ref": "random:gpt2?layers=1&hidden=16&heads=2", "method__share": "memory"},
 }
 
 

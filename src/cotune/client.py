@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from cotune.core.change import Base
 from cotune.core.contracts import Batch, Encoded
 from cotune.core.errors import Code, CotuneError
 from cotune.core.message import NEVER, Envelope, Header, Kind, Limits
+from cotune.core.part import Capability
 from cotune.core.spec import Spec
 from cotune.core.state import Personal, Private, Theta, digest, from_bytes, raw, to_bytes
 from cotune.core.view import View
@@ -80,8 +82,21 @@ class Client:
 
     @property
     def limits(self) -> Limits:
-        """What a message to this client may claim: theta, and several times that in aux and increments."""
-        return Limits(bytes=4 * 4 * self.fresh.theta.numel + 2**24)
+        """What a message to this client may claim: theta, several times that in aux, and every round's increment."""
+        setup, aggregator, added = self.setup, self.method.aggregator, 0
+        if Capability.BASE in aggregator.gives:
+            increment = aggregator.increment([setup.spec_of(name) for name in setup.corpus.clients])
+            added = setup.federation.rounds * sum(math.prod(shape) for _, shape in increment.values())
+        return Limits(bytes=4 * (4 * self.fresh.theta.numel + added) + 2**24)
+
+    def opening(self, theta: Theta, round_: int) -> Theta:
+        """`theta` with the factors of a round, where both sides draw them anew."""
+        fresh = self.setup.opening(self.setup.start, round_)
+        if fresh is self.setup.start:
+            return theta
+        fitted = self.method.trainable.fit(fresh, self.spec)
+        factors = [entry.name for pair in self.spec.pairs.values() for entry in pair]
+        return theta.replace({name: fitted[name] for name in factors if name in fitted})
 
     def batch(self, numbers: tuple[int, ...]) -> Batch:
         """The training rows of these numbers as one padded batch."""

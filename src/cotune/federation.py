@@ -171,8 +171,17 @@ class Federation(BaseModel):
 
     def check(self, method: Method) -> None:
         """Raise E_CONFLICT when a group asks for what the method's parts cannot do."""
+        most = getattr(method.trainable, "rank", None)
         for group in self.groups:
             group.method(method)
+            if group.rank is not None and most is not None and group.rank > most:
+                raise CotuneError(
+                    Code.CONFLICT,
+                    f"group '{group.match}' has a larger rank than the trainable, which is what the server keeps",
+                    where="federation.groups",
+                    got=group.rank,
+                    expected=f"at most {most}",
+                )
             if group.rank is not None and Capability.FACTORS not in method.aggregator.gives:
                 raise CotuneError(
                     Code.CONFLICT,

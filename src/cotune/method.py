@@ -82,7 +82,7 @@ class Method(BaseModel):
         return self
 
     def _factors_travel(self) -> None:
-        """Raise E_CONFLICT where a part compares or multiplies products, and one factor of each stays with its client."""
+        """Raise E_CONFLICT where a part needs whole products, and one factor of each stays with its client."""
         shared = [role for role in (Role.FACTOR_A, Role.FACTOR_B) if role in self.share]
         if isinstance(self.share, str) or len(shared) == 2:
             return
@@ -117,7 +117,8 @@ class Method(BaseModel):
         outbox: dict[str, Any] = {}
         for part in self.client_parts:
             outbox |= part.outbox(spec, scope)
-        layouts = dict(self.uplink.layout(spec, scope, self.budget.count(rows)))
+        steps = self.budget.count(rows)
+        layouts = {**self.uplink.layout(spec, scope, steps), **self.uplink.carries(self.optimizer.traced(steps))}
         return layouts | ({"aux": outbox} if outbox else {})
 
     def received(self, spec: Spec, round_: int, held: int) -> dict[str, Any]:

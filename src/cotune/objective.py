@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from cotune.backbone.bind import Bound
+from cotune.backbone.cut import Back, Front, Halfway, split
 from cotune.core.contracts import Batch, Optimizer, Penalty, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import Purpose, derive, torch_generator
@@ -24,18 +25,51 @@ Examples = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class StepObjective:
-    """Task losses of one step's rows plus Σ penalties, as a function of the trained tensors."""
+    """Task losses of one step's rows plus Σ penalties, as a function of the trained tensors; in halves at `layer`."""
 
     bound: Bound
     task: Task
     penalties: tuple[Penalty, ...]
     view: View
     batches: tuple[Batch, ...]
+    layer: int | None = None
 
     def __call__(self, tensors: NamedTensors) -> Tensor:
         """Losses (rows,), float32; the penalties are in each of them, so that their mean is the objective."""
         model = partial(self.bound, tensors)
-        losses = torch.cat([self.task.losses(model, batch) for batch in self.batches])
+        return self._penalised(torch.cat([self.task.losses(model, batch) for batch in self.batches]), tensors)
+
+    def front(self, tensors: NamedTensors) -> list[Halfway]:
+        """What the front half arrives at, a batch at a time."""
+        half, _ = self._halves(tensors)
+        found = []
+        for batch in self.batches:
+            try:
+                self.task.losses(partial(_leave, half), batch)
+            except _Left as left:
+                found.append(left.halfway)
+        return found
+
+    def back(self, tensors: NamedTensors, halfway: Sequence[Halfway]) -> Tensor:
+        """Losses (rows,) of the back half from there: `back(t, front(t))` is the objective at t, bit for bit.
+
+        Raises:
+            CotuneError: E_CONFLICT for a task that runs the model more than once a batch.
+        """
+        _, half = self._halves(tensors)
+        losses = []
+        for batch, arrived in zip(self.batches, halfway, strict=True):
+            waiting = [arrived]
+            losses.append(self.task.losses(partial(_go_on, half, waiting), batch))
+        return self._penalised(torch.cat(losses), tensors)
+
+    def _halves(self, tensors: NamedTensors) -> tuple[Front, Back]:
+        if self.layer is None:
+            raise CotuneError(Code.CONFLICT, "the optimizer says nowhere where to cut the model", where="objective")
+        self.bound.place(tensors)
+        return split(self.bound.model, self.layer)
+
+    def _penalised(self, losses: Tensor, tensors: NamedTensors) -> Tensor:
         for penalty in self.penalties:
             losses = losses + penalty(tensors, self.view)
         return losses
@@ -48,6 +82,24 @@ class StepObjective:
     def rows(self) -> int:
         """How many rows the step has."""
         return sum(_rows(batch) for batch in self.batches)
+
+
+class _Left(BaseException):  # not an Exception: no task may take it for a failure
+    def __init__(self, halfway: Halfway) -> None:
+        super().__init__()
+        self.halfway = halfway
+
+
+def _leave(half: Front, **inputs: Any) -> NoReturn:
+    """In the place of the model: run the front half of it, and leave the task."""
+    raise _Left(half(inputs))
+
+
+def _go_on(half: Back, waiting: list[Halfway], **inputs: Any) -> Any:
+    """In the place of the model: the back half of the one pass that waits."""
+    if not waiting:
+        raise CotuneError(Code.CONFLICT, "a task that runs the model more than once a batch is not cut")
+    return half(waiting.pop(), inputs)
 
 
 def step_flops(objective: StepObjective, optimizer: Optimizer, state: Any, meter: FlopMeter) -> int:

@@ -21,8 +21,10 @@ from cotune.core.journal import Increment
 from cotune.core.message import Envelope, Kind
 from cotune.core.record import Cohort, RoundRecord
 from cotune.core.view import View
+from cotune.diagnose.distance import distance
+from cotune.diagnose.subspace import NOTHING
 from cotune.objective import StepObjective, batch_order, mean_scores, score, step_flops, to_device
-from cotune.server import Desk, Exchange, Fold, Played, State, distance, evaluate
+from cotune.server import Desk, Exchange, Fold, Played, State, evaluate
 
 
 def client_step(client: Client, message: bytes) -> bytes:
@@ -39,7 +41,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         kept = client.recall(header)
     except NotHeldError as error:
         return wire.encode(Envelope(replace(header, kind=Kind.HELD, accepted=error.held)))
-    theta = method.downlink.open(down.parts, kept.theta)
+    theta = method.downlink.open(down.parts, client.opening(kept.theta, header.round))
     base = client.added(kept.base, down)
     if origin(theta, base) != header.base:
         raise CotuneError(Code.BASE, "theta came down as another one than the server holds", fix="check both versions")
@@ -68,7 +70,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         state = None
         for rows in batch_order(view, len(client.train.examples), method.budget):
             batches = tuple(to_device(client.batch(numbers), setup.backbone.device) for numbers in rows)
-            objective = StepObjective(bound, setup.task, method.penalties, view, batches)
+            objective = StepObjective(bound, setup.task, method.penalties, view, batches, setup.layer(client.name))
             if view.step == 0:
                 for part in method.client_parts:
                     view = part.begin(view, objective)
@@ -102,16 +104,20 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
     watch("round", {"round": round_, "rounds": federation.rounds})
     cohort = federation.sample(list(desk.clients.values()), desk.setup.seeds, round_)
     watch("selected", {"round": round_, "cohort": cohort})
+    opened = desk.setup.opening(state.theta, round_)
+    state = state if opened is state.theta else replace(state, theta=opened)
     exchange = Exchange(desk, state, Kind.TRAIN, cohort, watch)
     fold = Fold(desk, state, exchange.sent)
     inbox = exchange.run(engine, fold.take)
 
     after, abandoned = replace(state, round=round_, abandoned=state.abandoned + bool(cohort)), None
+    subspace = NOTHING
     try:
         commit = fold.finish(federation.quorum(len(cohort)))
     except CotuneError as error:
         abandoned = str(error)
     else:
+        subspace = fold.subspace.finish(commit.theta, commit.base)
         desk.journal.append(Increment(round_, desk.moved(round_), commit.base, fold.scalars))
         after = State(
             round=round_,
@@ -139,9 +145,12 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
         diagnostics={
             "change_norm": distance(state.theta, after.theta),
             **({} if abandoned else fold.conflict.finish()),
+            **subspace.numbers,
             **desk.setup.method.trainable.describe(after.theta, desk.setup.spec),
+            **desk.setup.method.optimizer.describe(list(fold.replayed.values())),
             **scores.general,
         },
+        subspace=subspace.record,
         train_loss=fold.train_loss(),
         flops=fold.flops(),
         uplink_bytes=exchange.spent("up"),

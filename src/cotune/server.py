@@ -29,6 +29,7 @@ from cotune.core.state import Theta
 from cotune.diagnose import ledger_line
 from cotune.diagnose.conflict import Conflict
 from cotune.diagnose.metrics import cell_metrics, client_metrics, finite, global_metrics
+from cotune.diagnose.subspace import Subspace
 from cotune.forecast import TRAIN_METRICS
 from cotune.objective import score
 from cotune.setup import Setup
@@ -150,7 +151,8 @@ def check(reply: Envelope, sent: Header, kind: Kind) -> None:
     """Raise for the first thing about a reply that its request does not allow; its layout was checked on opening.
 
     Raises:
-        CotuneError: E_RUN, E_ROUND, E_BASE, E_KEYS, E_COUNT or E_NONFINITE, with what was got and expected.
+        CotuneError: E_RUN, E_ROUND, E_BASE, E_KEYS, E_SEED, E_COUNT, E_SCALAR or E_NONFINITE, with what was got and
+            expected.
     """
     header = reply.header
     rows = (
@@ -160,6 +162,7 @@ def check(reply: Envelope, sent: Header, kind: Kind) -> None:
         (Code.ROUND, "reply of another kind", header.kind.value, kind.value),
         (Code.BASE, "reply that started from another theta", header.base, sent.base),
         (Code.KEYS, "reply of another spec", header.spec, sent.spec),
+        (Code.SEED, "reply along another seed", header.seed, sent.seed),
     )
     for code, what, got, expected in rows:
         if got != expected:
@@ -169,7 +172,8 @@ def check(reply: Envelope, sent: Header, kind: Kind) -> None:
     for part, tensors in reply.parts.items():
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise CotuneError(Code.NONFINITE, "reply is not finite", where=f"{part}/{name}")
+                code = Code.SCALAR if part == "scalars" else Code.NONFINITE
+                raise CotuneError(code, "reply is not finite", where=f"{part}/{name}")
 
 
 class Exchange:
@@ -255,9 +259,11 @@ class Fold:
         )
         self.fold = self.aggregator.init(state.theta, server)
         self.conflict = Conflict(state.theta, server.spec, server.up)
+        self.subspace = Subspace(state.theta, server.spec, server.up)
         self.weights: dict[str, float] = {}
         self.metrics: dict[str, dict[str, float]] = {}
         self.scalars: dict[str, Tensor] = {}
+        self.replayed: dict[str, Mapping[str, Tensor]] = {}
 
     def take(self, client: str, reply: bytes) -> None:
         """Check one reply and add it; a reply that raises leaves the fold as it was."""
@@ -273,13 +279,16 @@ class Fold:
         self.weights[client] = weight
         scalars = change.scalars()
         if not scalars:
-            self.conflict.add(change.dense(), weight)
+            self.conflict.add(arrived := change.dense(), weight)
+            self.subspace.add(client, arrived, weight, spec)
         self._log(client, scalars, sent.seed, weight)
         self.metrics[client] = dict(zip((*TRAIN_METRICS, *setup.task.metrics), envelope.metrics, strict=True))
 
     def _log(self, client: str, scalars: Mapping[str, Tensor], seed: int, weight: float) -> None:
         self.scalars |= {f"{client}/{name}": tensor for name, tensor in scalars.items()}
         if scalars:
+            if self.desk.setup.method_of(client).optimizer == self.desk.setup.method.optimizer:
+                self.replayed[client] = scalars
             self.scalars[f"{client}/seed"] = torch.tensor(seed)
             self.scalars[f"{client}/weight"] = torch.tensor(weight, dtype=torch.float64)
 
@@ -389,8 +398,3 @@ def general_loss(setup: Setup, text: General, theta: Theta, base: Base) -> float
     with model_at(setup, theta, base) as (bound, tensors):
         scored = score(bound, tensors, setup, text.examples, text.task)
     return float(scored["nll"].double().sum() / scored["tokens"].double().sum())
-
-
-def distance(before: Theta, after: Theta) -> float:
-    """‖after − before‖ in float64: how far a round moved theta."""
-    return math.sqrt(sum(float((after[n].double() - t.double()).square().sum()) for n, t in before.items()))

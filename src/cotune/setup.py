@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
+from cotune.backbone.cut import blocks, layers
 from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
@@ -67,6 +68,12 @@ class Plan:
         """How many examples a client trains on."""
         return len(self.corpus.clients[client].train)
 
+    def opening(self, theta: Theta, round_: int) -> Theta:
+        """The server's theta as a round starts from it: with new factors where the last are in the backbone."""
+        if not self.method.aggregator.restarts or round_ == 1:
+            return theta
+        return self.method.trainable.restart(theta, self.spec, self.seeds.of(Purpose.INIT, "theta", round_))
+
     @property
     def one_model(self) -> bool:
         """Whether the global theta alone is a model: nothing personal, nothing personalised."""
@@ -116,6 +123,10 @@ class Setup(Plan):
             rows, most = self.corpus.clients[client], self.evaluation.rows
             self._known[client] = self._encode(rows.train), self._encode(rows.held[:most]).first(most)
         return self._known[client]
+
+    def layer(self, client: str) -> int | None:
+        """The first layer of the back half for a client whose optimizer cuts the model in two."""
+        return cut_layer(self.method_of(client), self.backbone)
 
     def _encode(self, rows: Sequence[Row]) -> Encoded:
         return self.task.encode(rows, self.backbone.tokenizer, self.backbone.limit)
@@ -240,5 +251,22 @@ class Blueprint:
             raise CotuneError(Code.CONFLICT, what, where="evaluation.general", got=f"a {corpus.head} head", fix=fix)
         seed = self.seeds.of(Purpose.INIT, "theta")
         start, personal, spec = self.method.trainable.attach(backbone, seed, self.method.share)
+        spec = self._cut(spec, backbone)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "backbone"}
         return given | {"corpus": corpus, "start": start, "personal": personal, "spec": spec}
+
+    def _cut(self, spec: Spec, backbone: Attachable) -> Spec:
+        """The table with the half of each tensor, where an optimizer cuts the model in two."""
+        methods = [self.method, *(group.method(self.method) for group in self.federation.groups)]
+        cuts = {cut_layer(method, backbone) for method in methods} - {None}
+        if len(cuts) > 1:
+            got = f"layers {', '.join(str(layer) for layer in sorted(cuts, key=str))}"
+            raise CotuneError(Code.CONFLICT, "groups cut the model in different places", got=got, expected="one cut")
+        return spec.halved(blocks(backbone.model, cut)) if (cut := next(iter(cuts), None)) is not None else spec
+
+
+def cut_layer(method: Method, backbone: Attachable) -> int | None:
+    """The first layer of the back half, where the optimizer cuts the model in two."""
+    if Capability.SPLIT not in method.optimizer.needs:
+        return None
+    return method.optimizer.layer(len(layers(backbone.model)))

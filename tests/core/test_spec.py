@@ -28,6 +28,7 @@ OTHERS = (
     Spec((replace(A, block=1), B, HEAD)),
     Spec((replace(A, scale=2.5), B, HEAD)),
     Spec((replace(A, shared=False), B, HEAD)),
+    Spec((replace(A, falls=0.5), B, HEAD)),
 )
 
 
@@ -78,3 +79,15 @@ def test_another_rank_keeps_alpha_and_everything_else(rank: int) -> None:
         assert spec[name].scale * rank == pytest.approx(2.0 * 4)
     assert spec.names == SPEC.names
     assert (spec.digest == SPEC.digest) == (rank == 4)
+
+
+@given(st.integers(1, 64))
+def test_a_scale_over_the_root_of_the_rank_falls_with_the_root(rank: int) -> None:
+    spec = Spec((replace(A, falls=0.5), replace(B, falls=0.5), HEAD)).ranked(rank)
+    for name in ("m.A", "m.B"):
+        assert spec[name].scale * rank**0.5 == pytest.approx(2.0 * 4**0.5)
+
+
+def test_pairs_are_the_factors_of_a_module_in_the_order_of_their_product() -> None:
+    assert SPEC.pairs == {"m": (B, A)}
+    assert Spec((HEAD,)).pairs == {}

@@ -24,7 +24,11 @@ class WeightedSum:
 
 
 class Mean(Aggregator):
-    """Σ w_k θ_k / Σ w_k: one client is the identity, bit for bit, and names that did not go up stay."""
+    """Σ w_k θ_k / Σ w_k: one client is the identity, bit for bit, and names that did not go up stay.
+
+    Of low-rank factors it is mean(B) mean(A), not the mean of products, unless one of the two is common to all clients;
+    how far it is from that depends on how each client splits its product.
+    """
 
     kind: ClassVar[str] = "mean"
     gives: ClassVar[frozenset[Capability]] = frozenset({Capability.SUMMABLE})

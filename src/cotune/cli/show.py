@@ -176,7 +176,7 @@ def _method_lines(experiment: Experiment) -> list[tuple[str, str]]:
 
 def _trained(plan: Plan) -> Mapping[str, Mapping[str, int]]:
     """Role -> how many tensors and float32 numbers train, their bytes, and how many of the numbers travel."""
-    scope = plan.method.trainable.scope(plan.spec, 1)
+    scope = plan.method.scope(plan.spec, 1)
     train, up, down = set(scope.train), set(scope.up), set(scope.down)
     rows: dict[str, dict[str, int]] = {}
     for role in Role:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
@@ -18,6 +18,11 @@ from cotune.core.events import Say, silent
 from cotune.core.journal import Journal
 from cotune.core.message import Parts
 from cotune.core.part import Capability, Part
+from cotune.core.rows import Batch as Batch  # noqa: PLC0414  # tasks import these from here
+from cotune.core.rows import Corpus as Corpus  # noqa: PLC0414
+from cotune.core.rows import Encoded as Encoded  # noqa: PLC0414
+from cotune.core.rows import Row as Row  # noqa: PLC0414
+from cotune.core.rows import Split as Split  # noqa: PLC0414
 from cotune.core.seeds import Seeds
 from cotune.core.spec import Scope, Share, Spec
 from cotune.core.state import Personal, Private, Theta
@@ -132,6 +137,11 @@ class Trainable(Part):
         del spec
         return theta
 
+    def restart(self, theta: Theta, spec: Spec, seed: int) -> Theta:
+        """`theta` with its factors as a start from `seed` draws them; itself where there are none."""
+        del spec, seed
+        return theta
+
     def describe(self, theta: Theta, spec: Spec) -> Mapping[str, float]:
         """Named numbers about a committed theta, recorded each round; `gate/LAYER` is drawn by layer in a report."""
         del theta, spec
@@ -182,6 +192,21 @@ class Optimizer(ClientPart):
     def step(self, view: View, state: Any, objective: Objective) -> Step:
         """One step; inputs are left as they are."""
 
+    def layer(self, layers: int) -> int | None:
+        """The first layer of the back half, where the model is to run in two; None where it runs as it is."""
+        del layers
+        return None
+
+    def traced(self, steps: int) -> Layout:
+        """The layout of what replays so many steps; nothing where they cannot be replayed."""
+        del steps
+        return {}
+
+    def describe(self, traces: Sequence[NamedTensors]) -> Mapping[str, float]:
+        """Named numbers about the steps of a round, recorded with it, from what each client's steps are replayed by."""
+        del traces
+        return {}
+
 
 class Penalty(ClientPart):
     """A term of the client's objective."""
@@ -214,6 +239,11 @@ class Uplink(Part):
     def layout(self, spec: Spec, scope: Scope, steps: int) -> Layouts:
         """Which parts `pack` makes: their names, dtypes and shapes."""
 
+    def carries(self, traced: Layout) -> Layouts:
+        """Which parts `pack` makes of an optimizer's traces; none where theta itself is sent."""
+        del traced
+        return {}
+
     def directions(self, seeds: Seeds, round_: int, client: str) -> int:
         """The seed that the server issues for a client's directions; 0 where there are none."""
         del seeds, round_, client
@@ -239,7 +269,9 @@ class Downlink(Part):
 
 
 class Aggregator(Part):
-    """A fold over accepted replies: memory does not grow with the number of clients."""
+    """A fold over accepted replies: memory does not grow with the number of clients, unless products are kept."""
+
+    restarts: ClassVar[bool] = False  # whether both sides draw factors anew for every round
 
     @abstractmethod
     def init(self, theta: Theta, server: Server) -> Any:
@@ -267,60 +299,6 @@ class Aggregator(Part):
         """The theta names that commits move, given those that go up; what comes down follows by the same rule."""
         del spec
         return tuple(names)
-
-
-Row = Mapping[str, Any]
-Batch = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Split:
-    """A client's rows: to train on, and held back to score on."""
-
-    train: Sequence[Row]
-    held: Sequence[Row]
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A task's data, divided.
-
-    Attributes:
-        clients: id -> rows; a client may be empty.
-        test: rows that no client holds.
-        head: the kind of model head that the task needs: 'classification' or 'causal'.
-        labels: class names, in the order of their numbers; empty where there are none.
-        chance: metric -> what guessing scores.
-        facts: counts worth reporting: rows read, skipped by reason, per-client label counts.
-    """
-
-    clients: Mapping[str, Split]
-    test: Sequence[Row]
-    head: str
-    labels: tuple[str, ...]
-    chance: Mapping[str, float]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Rows as token ids.
-
-    Attributes:
-        examples: what is batched; a long row may make several, and one without a use none.
-        truncated: rows that were cut to fit.
-        dropped: reason -> rows that make no example.
-        sources: the number of the row behind each example; None where nobody asks.
-    """
-
-    examples: Sequence[Mapping[str, Any]]
-    truncated: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    sources: Sequence[int] | None = None
-
-    def first(self, count: int | None) -> Encoded:
-        """The same with at most `count` examples."""
-        return replace(self, examples=self.examples[:count], sources=self.sources and self.sources[:count])
 
 
 class Task(Part):

@@ -52,6 +52,44 @@ class Cohort(BaseModel):
     reasons: Mapping[str, str] = {}
 
 
+class LayerSubspace(BaseModel):
+    """One adapted layer after a round, six digits a number; None where a space or a product is 0.
+
+    Attributes:
+        layer: the module's name.
+        overlap: by client, ‖Q_gᵀ Q_k‖ / √r of the new global B and the client's.
+        cosine: by client, of its product and the mean product.
+        cancellation: ‖Σ p Δ‖ / Σ p ‖Δ‖ of the products.
+        gap: ‖B̄ Ā − Σ p B A‖ / ‖Σ p B A‖.
+        spectrum: the leading singular values of Σ p s B A, as many as the rank.
+        tail: the share of ‖Σ p s B A‖² beyond them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: str
+    overlap: tuple[float | None, ...] = ()
+    cosine: tuple[float | None, ...] = ()
+    cancellation: float | None = None
+    gap: float | None = None
+    spectrum: tuple[float, ...] = ()
+    tail: float | None = None
+
+
+class SubspaceRecord(BaseModel):
+    """The low-rank pairs of a round by layer and client.
+
+    Attributes:
+        clients: those that were measured, in the order of the layers' tuples.
+        layers: in the order of the model.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clients: tuple[str, ...] = ()
+    layers: tuple[LayerSubspace, ...] = ()
+
+
 class RoundRecord(BaseModel):
     """One line of rounds.jsonl.
 
@@ -63,8 +101,10 @@ class RoundRecord(BaseModel):
         cells: share -> stratum of the test rows -> the same over its rows alone.
         client_metrics: client -> metric -> local, federated, drop.
         diagnostics: named numbers about the round: `change_norm` = ‖theta after − before‖; `agreement_ROLE`,
-            `cosine_ROLE`, `update_ROLE` and `clients_ROLE`, as diagnose/conflict.py defines them, of a round that was
-            committed; `general_loss` and `forgetting`; and what the trainable tells of theta, such as `gate/LAYER`.
+            `cosine_ROLE`, `update_ROLE` and `clients_ROLE`, as diagnose/conflict.py defines them, and those of
+            diagnose/subspace.py, both of a round that was committed; `general_loss` and `forgetting`; and what the
+            trainable tells of theta, such as `gate/LAYER`.
+        subspace: of a committed round with low-rank pairs, the same by layer and client.
         flops: of the accepted clients' training: the matrix products, forward and backward.
         uplink_bytes: of training replies, framing included.
         downlink_bytes: of training requests, framing included.
@@ -86,6 +126,7 @@ class RoundRecord(BaseModel):
     cells: Mapping[str, Mapping[str, Metric]] = {}
     client_metrics: Mapping[str, Mapping[str, ClientMetric]] = {}
     diagnostics: Mapping[str, float] = {}
+    subspace: SubspaceRecord | None = None
     train_loss: float | None = None
     flops: float = 0.0
     uplink_bytes: int = 0

@@ -104,7 +104,7 @@ class Spec:
     @cached_property
     def digest(self) -> str:
         """16 hex digits that name this table on the wire."""
-        rows = [[e.name, list(e.shape), e.role, e.module, e.block, e.scale, e.shared] for e in self.entries]
+        rows = [[e.name, list(e.shape), e.role, e.module, e.block, e.scale, e.shared, e.falls] for e in self.entries]
         return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()
 
     @cached_property
@@ -119,6 +119,10 @@ class Spec:
             return self
         roles = () if share == "none" else share
         return Spec(tuple(replace(entry, shared=entry.shared and entry.role in roles) for entry in self.entries))
+
+    def halved(self, blocks: Mapping[str, int]) -> Spec:
+        """The same table with the block of every entry set."""
+        return Spec(tuple(replace(entry, block=blocks[entry.name]) for entry in self.entries))
 
     def divide(self, tensors: Mapping[str, Tensor]) -> tuple[Theta, Personal]:
         """`tensors` as what travels and what stays."""

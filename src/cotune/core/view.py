@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
@@ -32,6 +32,23 @@ class Objective(Protocol):
     @property
     def rows(self) -> int:
         """How many rows."""
+        ...
+
+
+@runtime_checkable
+class SplitObjective(Objective, Protocol):
+    """An objective of a model in two halves: `back(tensors, front(tensors))` is the objective at `tensors`."""
+
+    def front(self, tensors: NamedTensors) -> Any:
+        """What the front half arrives at."""
+        ...
+
+    def back(self, tensors: NamedTensors, halfway: Any) -> Tensor:
+        """Losses (rows,) that follow from there, penalties in."""
+        ...
+
+    def microbatches(self) -> Iterator[SplitObjective]:
+        """As of an objective, each portion in halves again."""
         ...
 
 

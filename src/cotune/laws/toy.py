@@ -17,14 +17,14 @@ from cotune.core.state import Personal, Theta
 from cotune.core.view import NamedTensors, View
 from cotune.wire import dtype_name
 
-# Two low-rank pairs, one of them on a layer that is not square, and a head.
+# Two low-rank pairs, one of them on a layer that is not square, and a head; the last three in the back half.
 SPEC = Spec(
     (
         Entry("one.A", (2, 6), Role.FACTOR_A, "one", scale=2.0),
         Entry("one.B", (6, 2), Role.FACTOR_B, "one", scale=2.0),
-        Entry("two.A", (2, 5), Role.FACTOR_A, "two", scale=2.0),
-        Entry("two.B", (7, 2), Role.FACTOR_B, "two", scale=2.0),
-        Entry("head", (3,), Role.HEAD, "head"),
+        Entry("two.A", (2, 5), Role.FACTOR_A, "two", block=1, scale=2.0),
+        Entry("two.B", (7, 2), Role.FACTOR_B, "two", block=1, scale=2.0),
+        Entry("head", (3,), Role.HEAD, "head", block=1),
     )
 )
 CLIENTS = ("ada", "bo", "cy")
@@ -63,11 +63,21 @@ class Quadratic:
 
     def __call__(self, tensors: NamedTensors) -> Tensor:
         """Losses (rows,)."""
-        rows = []
-        for target in self.targets:
-            squares = [(tensor - target[name]).square().sum() for name, tensor in tensors.items()]
-            rows.append(torch.stack(squares).sum() / 2)
-        return torch.stack(rows)
+        return self.back(tensors, self.front(tensors))
+
+    def front(self, tensors: NamedTensors) -> Tensor:
+        """The part of the losses (rows,) that is due to the front half."""
+        return self._part(tensors, 0)
+
+    def back(self, tensors: NamedTensors, halfway: Tensor) -> Tensor:
+        """Losses (rows,) of both halves."""
+        return halfway + self._part(tensors, 1)
+
+    def _part(self, tensors: NamedTensors, block: int) -> Tensor:
+        names = [name for name in tensors if SPEC[name].block == block]
+        zero = torch.zeros((), dtype=next(iter(tensors.values())).dtype)
+        rows = [sum(((tensors[n] - target[n]).square().sum() for n in names), zero) for target in self.targets]
+        return torch.stack(rows) / 2
 
     def microbatches(self) -> Iterator[Quadratic]:
         """One row at a time."""

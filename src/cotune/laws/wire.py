@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from cotune.core.contracts import Downlink, Layout, Layouts, Uplink
@@ -9,26 +11,38 @@ from cotune.core.journal import Increment
 from cotune.core.part import Capability
 from cotune.core.spec import Scope
 from cotune.core.state import Theta
-from cotune.laws.toy import SPEC, ListJournal, close, layout_of, numbers, origin_of, same, view
+from cotune.core.view import View
+from cotune.laws.toy import OBJECTIVE, SPEC, ListJournal, close, layout_of, numbers, origin_of, same, view
+from cotune.optim import SplitZO
 
 
 def uplink_is_exact(part: Uplink) -> None:
     """What is opened is what was packed, bit for bit unless it says that it is lossy, in the layout announced."""
-    here = view()
-    parts = part.pack(here, ())
-    same("layout", {name: layout_of(named) for name, named in parts.items()}, _plain(part.layout(SPEC, here.scope, 1)))
+    here, traces, traced = _trained()
+    parts = part.pack(here, traces)
+    announced = {**part.layout(SPEC, here.scope, len(traces)), **part.carries(traced)}
+    same("layout", {name: layout_of(named) for name, named in parts.items()}, _plain(announced))
     if Capability.LOSSY not in part.gives:
         same("theta", part.open(parts, origin_of(here)).dense().sha256(), here.theta.select(here.scope.up).sha256())
 
 
 def uplink_adds_what_it_opens(part: Uplink) -> None:
     """Adding a change to a sum adds weight times its dense form, in float64."""
-    here = view()
-    change = part.open(part.pack(here, ()), origin_of(here))
+    here, traces, _ = _trained()
+    change = part.open(part.pack(here, traces), origin_of(here))
     total = {name: torch.zeros(SPEC[name].shape, dtype=torch.float64) for name in here.scope.up}
     change.add_to(total, 3.0)
     for name, tensor in change.dense().items():
         close(name, total[name], 3.0 * tensor.double(), 1e-12)
+
+
+def _trained() -> tuple[View, list[object], Layout]:
+    """A client after three steps that can be replayed, what they left, and the layout of that."""
+    here, optimizer, traces = replace(view(), anchor=view().theta, directions=7), SplitZO(lr=1e-3), list[object]()
+    for _ in range(3):
+        here, _, trace, *_rest = optimizer.step(here, None, OBJECTIVE)
+        traces.append(trace)
+    return here, traces, optimizer.traced(len(traces))
 
 
 def downlink_reaches_the_newest(part: Downlink) -> None:

@@ -6,11 +6,15 @@ from cotune.core.contracts import Optimizer
 from cotune.optim.adamw import AdamW
 from cotune.optim.scaffold import Scaffold
 from cotune.optim.sgd import SGD
+from cotune.optim.split_zo import SplitZO
+from cotune.optim.zo import ZO
 
 KINDS: Mapping[str, type[Optimizer]] = {
     "adamw": AdamW,
     "scaffold": Scaffold,
     "sgd": SGD,
+    "split-zo": SplitZO,
+    "zo": ZO,
 }
 
-__all__ = ["KINDS", "SGD", "AdamW", "Optimizer", "Scaffold"]
+__all__ = ["KINDS", "SGD", "ZO", "AdamW", "Optimizer", "Scaffold", "SplitZO"]

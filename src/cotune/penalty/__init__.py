@@ -3,10 +3,16 @@
 from collections.abc import Mapping
 
 from cotune.core.contracts import Penalty
+from cotune.penalty.basis import Basis
 from cotune.penalty.proximal import Proximal
+from cotune.penalty.ridge import Ridge
+from cotune.penalty.subspace import Subspace
 
 KINDS: Mapping[str, type[Penalty]] = {
+    "basis": Basis,
     "proximal": Proximal,
+    "ridge": Ridge,
+    "subspace": Subspace,
 }
 
-__all__ = ["KINDS", "Penalty", "Proximal"]
+__all__ = ["KINDS", "Basis", "Penalty", "Proximal", "Ridge", "Subspace"]

@@ -101,7 +101,7 @@ class LoRA(Trainable):
                 falls = 0.5 if self.stabilised else 1.0
                 scale = self.alpha / self.rank**falls
                 rows.append(Entry(full_name, tuple(parameter.shape), role, name, scale=scale, falls=falls))
-                values[full_name] = self._start(parameter, role, derive(seed, "lora", full_name))
+                values[full_name] = self._start(tuple(parameter.shape), role, derive(seed, "lora", full_name))
         head = head_entries(backbone, self.head)
         parameters = dict(backbone.model.named_parameters())
         values |= {entry.name: parameters[entry.name].detach().float().clone() for entry in head}
@@ -134,6 +134,11 @@ class LoRA(Trainable):
             fitted[name] = (tensor.narrow(axis, 0, rank).double() * gain).to(tensor.dtype).contiguous()
         return Theta(fitted)
 
+    def restart(self, theta: Theta, spec: Spec, seed: int) -> Theta:
+        """New numbers for every factor in theta, each by its name."""
+        factors = [entry for pair in spec.pairs.values() for entry in pair if entry.name in theta]
+        return theta.replace({e.name: self._start(e.shape, e.role, derive(seed, "lora", e.name)) for e in factors})
+
     def adapter(self, trained: Trained) -> Mapping[str, bytes]:
         """A plain peft folder."""
         return adapter.adapter(trained)
@@ -142,14 +147,14 @@ class LoRA(Trainable):
         """The model with every product added to its weight."""
         return plain.weights(trained)
 
-    def _start(self, parameter: Tensor, role: Role, seed: int) -> Tensor:
+    def _start(self, shape: tuple[int, ...], role: Role, seed: int) -> Tensor:
         zero = Role.FACTOR_A if self.init == "orthonormal-b" else Role.FACTOR_B
         if role is zero:
-            return torch.zeros(parameter.shape)
+            return torch.zeros(shape)
         if role is Role.FACTOR_A:
-            bound = parameter.shape[1] ** -0.5
-            return torch.empty(parameter.shape).uniform_(-bound, bound, generator=torch_generator(seed))
-        d_out, rank = parameter.shape
+            bound = shape[1] ** -0.5
+            return torch.empty(shape).uniform_(-bound, bound, generator=torch_generator(seed))
+        d_out, rank = shape
         if rank > d_out:
             raise CotuneError(
                 Code.CONFIG,
