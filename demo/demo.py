@@ -42,7 +42,7 @@ Arguments = dict[str, Any]
 
 def main(arguments: list[str]) -> int:
     """Run the first minutes and the three rows, and hold the result against chance and against staying alone."""
-    say("what each row would send for Llama-3.2-1B, payload a client and round, from its shapes alone:")
+    say("what each row would send for Llama-3.2-1B, payload a client in round 3 of ten clients, from shapes alone:")
     print(f"\n{first_minute.what_each_row_sends()}\n", flush=True)
     if not first_minute.killed_and_resumed(OUT / "first-minute", say):
         say("the resumed run differs from the uninterrupted one")

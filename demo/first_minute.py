@@ -17,26 +17,28 @@ from typing import Any
 import cotune as ct
 from cotune import forecast, wire
 from cotune.core.contracts import Corpus, Split
-from cotune.core.message import NEVER, Kind
+from cotune.core.message import Kind
 from cotune.resolve import recipes
 from cotune.store import Table
 
 # The shapes of Llama-3.2-1B; its weights are not needed to know what would travel.
 LLAMA_1B = "random:llama?layers=16&hidden=2048&heads=32&kv_heads=8&intermediate=8192&vocab=128256&tied=true"
+CLIENTS, ROUND = 10, 3  # in the first rounds some rows send less: nothing has changed that a client does not have
 KILLED_IN = 3
 Say = Callable[[str], None]
 
 
 def what_each_row_sends() -> Table:
-    """Payload bytes a client and round on the shapes of Llama-3.2-1B, both ways."""
+    """Payload bytes a client and round on the shapes of Llama-3.2-1B, both ways, once all clients are under way."""
     rows = []
     for name in recipes():
         experiment = ct.Experiment(
             method=ct.recipe(name), task=ct.task.Text(data="synth:prose"), backbone=ct.Backbone(ref=LLAMA_1B)
         )
-        plan = experiment.blueprint().sketch(Corpus({"client": Split([{}], [])}, [], "causal", (), {}))
-        down = wire.payload(forecast.request(plan, "client", 1, Kind.TRAIN, NEVER))
-        up = wire.payload(forecast.reply(plan, "client", 1, Kind.TRAIN).layout or {})
+        clients = {f"client-{i}": Split([{}], []) for i in range(CLIENTS)}
+        plan = experiment.blueprint().sketch(Corpus(clients, [], "causal", (), {}))
+        down = wire.payload(forecast.request(plan, "client-0", ROUND, Kind.TRAIN, ROUND - 1))
+        up = wire.payload(forecast.reply(plan, "client-0", ROUND, Kind.TRAIN).layout or {})
         trained = sum(entry.numel for entry in plan.spec)
         rows.append((name, f"{trained:,}", f"{sum(down.values()):,}", f"{sum(up.values()):,}"))
     return Table(("row", "numbers trained", "bytes down", "bytes up"), rows)

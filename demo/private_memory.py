@@ -2,7 +2,7 @@
 
 The model is `builtin:tiny-recall`, which comes with cotune, behind a window of 12 tokens; all rows and texts are
 synthetic. Clients have keys of their own, and none trains on those of the test. After the run, a text of 16,384 tokens
-goes through the memory at constant size; a key that was written near its start is asked for, and all is forgotten.
+goes through the memory at constant size; a key that was written long before its end is asked for, and all is forgotten.
 """
 
 from __future__ import annotations
@@ -25,24 +25,34 @@ from cotune.trainable.memory.layer import MemoryLayer
 from cotune.trainable.memory.session import Carried, MemorySession
 
 WINDOW, TEXT, TEXTS = 12, 16_384, 16
-START, EVERY = 4, 512  # where a text writes the key that is asked for, and how often it writes others
-ASKED = (256, 1_024, 4_096, TEXT)
+AGO, EVERY = 256, 512  # how long before its end a text writes the key that is asked for, and how often it writes others
+DISTANCES = (64, AGO, 1_024, 4_096)
 UNSEEN = range(48, 60)  # keys that no client trains on
 FILLERS, VALUES = 16, 64
 THINNED = 15  # of so many states of the clients' training one is kept, to be looked for
-COLUMNS = ("tokens read", "memory bytes", "window bytes", "a second", "near the start", "says", "says after reset")
+COLUMNS = ("tokens read", "memory bytes", "window bytes", "a second", f"{AGO} tokens ago", "says", "says after reset")
 Say = Callable[[str], None]
 
 
 def experiment() -> ct.Experiment:
-    """Six rounds of FedNL on associative recall."""
+    """Five rounds of FedNL on associative recall."""
     return ct.Experiment(
         name="fednl",
-        method=ct.recipe("fednl", steps=80, batch=8, lr=2e-3, rule_rate=10),
-        task=ct.task.Recall(clients=4, overwrites=0, gap=(12, 40), test_gaps=(24, 200), rows=512, held=0),
+        method=ct.recipe("fednl", steps=80, batch=8, lr=4e-3),
+        task=ct.task.Recall(
+            clients=4,
+            pairs=2,
+            questions=2,
+            overwrites=0,
+            lead=(0, 64),
+            gap=(12, 40),
+            test_gaps=(24, 200),
+            rows=512,
+            held=0,
+        ),
         backbone=ct.Backbone(ref="builtin:tiny-recall", window=WINDOW),
-        federation=ct.Federation(rounds=6),
-        evaluation=ct.Evaluation(every=6, which="global"),
+        federation=ct.Federation(rounds=5),
+        evaluation=ct.Evaluation(every=5, which="global"),
     )
 
 
@@ -90,18 +100,18 @@ def hits(sent: bytes, states: Sequence[bytes]) -> int:
     return int(np.isin(windows(sent, 1), known[known != 0]).sum())
 
 
-def text(seed: int) -> tuple[list[str], str, str]:
-    """A synthetic text of `TEXT` words, and the key and the value that are written near its start.
+def text(seed: int, size: int, ago: int) -> tuple[list[str], str, str]:
+    """A synthetic text of `size` words, and the key and the value that are written `ago` words before its end.
 
     The rest is filler, and a write of some other key every `EVERY` words.
     """
     draw = random.Random(seed)
-    words = [f"f{draw.randrange(FILLERS)}" for _ in range(TEXT)]
+    words = [f"f{draw.randrange(FILLERS)}" for _ in range(size)]
     key, *others = draw.sample(UNSEEN, len(UNSEEN))
     value = f"v{draw.randrange(VALUES)}"
-    words[START : START + 3] = [f"k{key}", value, ";"]
-    for place in range(EVERY, TEXT, EVERY):
+    for place in range(EVERY // 4, size, EVERY):
         words[place : place + 3] = [f"k{draw.choice(others)}", f"v{draw.randrange(VALUES)}", ";"]
+    words[size - ago : size - ago + 3] = [f"k{key}", value, ";"]
     return words, f"k{key}", value
 
 
@@ -115,10 +125,10 @@ def private_memory(out: Path, say: Say) -> bool:
 
     run = ct.run(experiment(), out=out, fresh=True, watch=watcher(say), make_engine=wired)
     with ct.converse(run, experiment().blueprint()) as talk:
-        said = Table(COLUMNS, [conversation(talk, most, out) for most in (ASKED[1], TEXT)])
+        said = Table(COLUMNS, [conversation(talk, most, out) for most in (1_024, TEXT)])
         table, states = recalled(talk.backbone)
     print(f"\n{said}\n", flush=True)
-    say(f"{TEXTS} such texts, this one among them, and the key near each start; a guess is right in 1 of {VALUES}")
+    say(f"{TEXTS} such texts of {TEXT:,} tokens, with the key at other places; a guess is right in 1 of {VALUES}")
     print(f"\n{table}\n", flush=True)
     sent, trained = b"".join(wires[0].sent), wires[0].states
     found = hits(sent, [*trained, *states])
@@ -134,9 +144,9 @@ def private_memory(out: Path, say: Say) -> bool:
 
 def conversation(talk: Conversation, most: int, out: Path) -> tuple[str, ...]:
     """A row of the table: a file is streamed, a key asked for, all forgotten, and the key asked for again."""
-    words, key, value = text(0)
+    words, key, value = text(0, most, AGO)
     path = out / f"{most}-tokens.txt"
-    path.write_text(" ".join(words[:most]))
+    path.write_text(" ".join(words))
     *_, seen = talk.stream(path)
     answer = talk.answer(f"{key} ?", 1)
     talk.reset()
@@ -150,21 +160,20 @@ def conversation(talk: Conversation, most: int, out: Path) -> tuple[str, ...]:
 
 def recalled(backbone: Any) -> tuple[Table, list[bytes]]:
     """In how many of `TEXTS` texts a key is recalled, before and after a reset; and the states of some of them."""
-    texts = [text(seed) for seed in range(TEXTS)]
-    ids = torch.cat([tokens(backbone, " ".join(words)) for words, _, _ in texts])
-    asked = torch.cat([tokens(backbone, f"{key} ?") for _, key, _ in texts])
-    gold = torch.cat([tokens(backbone, value) for _, _, value in texts])[:, 0]
     session: MemorySession = backbone.model.memory_session()
     rows, states = [], []
-    for most in ASKED:
-        session.read(ids[:, :most])
+    for ago in DISTANCES:
+        texts = [text(seed, TEXT, ago) for seed in range(TEXTS)]
+        asked = torch.cat([tokens(backbone, f"{key} ?") for _, key, _ in texts])
+        gold = torch.cat([tokens(backbone, value) for _, _, value in texts])[:, 0]
+        session.read(torch.cat([tokens(backbone, " ".join(words)) for words, _, _ in texts]))
         states += [kept.state[:4].numpy().tobytes() for layer in (0, 1) if (kept := session.carried(layer))]
         before = int((session.read(asked).argmax(-1) == gold).sum())
         session.reset()
         after = int((session.read(asked).argmax(-1) == gold).sum())
         session.reset()
-        rows.append((f"{most:,}", f"{before} of {TEXTS}", f"{after} of {TEXTS}"))
-    return Table(("asked after tokens", "recalled", "after a reset"), rows), states
+        rows.append((f"{ago:,}", f"{before} of {TEXTS}", f"{after} of {TEXTS}"))
+    return Table(("written tokens ago", "recalled", "after a reset"), rows), states
 
 
 def tokens(backbone: Any, words: str) -> torch.Tensor:

@@ -34,7 +34,8 @@ from cotune.core.spec import Role, Spec
 from cotune.core.state import Private, Theta, digest, from_bytes, to_bytes
 from cotune.export import export, reopen, whole
 from cotune.export import folder as folders
-from cotune.export.whose import of_client
+from cotune.export.whose import alone, of_client, shared
+from cotune.resolve import recipe, recipes
 from cotune.store import Checkpoints, Run
 from cotune.trainable import Full, LoRA
 
@@ -120,6 +121,10 @@ CASES = [
     Case("llama merged", "llama", "causal", ways=("whole",)),
 ]
 
+# Every recipe that trains low-rank factors, each on a family of its own in turn; some with clients of two ranks.
+ROWS = sorted(name for name in recipes() if recipe(name).trainable.kind == "lora")
+MIXED = ("flora", "svd-redistribution", "fedrot-lora")
+
 
 def drawn(name: str, shape: Sequence[int]) -> Tensor:
     return 0.3 * torch.randn(tuple(shape), generator=torch_generator(derive(1, name)))
@@ -181,8 +186,40 @@ def into_base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return play(experiment(method__aggregator={"kind": "probes:IntoBase"}, method__optimizer__lr=0.05), out)
 
 
+@dataclass(frozen=True)
+class Row:
+    """What a recipe's run left, and the folder that it was exported to."""
+
+    trained: Trained
+    base: Path
+    folder: Path
+
+
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory, into_base: Run) -> dict[str, dict[str, float]]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """Recipe -> its run on a published model's folder, exported: for one client where what all share is no model."""
+    root, found = tmp_path_factory.mktemp("rows"), {}
+    for number, name in enumerate(ROWS):
+        base = original((*DECODERS, *ENCODERS)[number % 6], root)
+        sets: dict[str, Any] = {"federation": {"rounds": 2}, "evaluation": {"which": "none"}}
+        sets |= {"method__trainable__rank": 4, "method__optimizer__lr": 0.3, "backbone__ref": str(base)}
+        if name in MIXED:
+            sets["federation"]["groups"] = [{"match": "*[01]", "rank": 2}]
+        run = play(experiment(name, **sets), root / "runs")
+        blueprint = ct.Experiment.model_validate(run.about["experiment"]).blueprint()
+        setup, state = reopen(run, blueprint)
+        client = sorted(run.about["clients"])[0] if alone(setup) else None
+        export(run, blueprint, root / name, client=client)
+        config = blueprint.backbone
+        whose = of_client(setup, state, config, run, client) if client else shared(setup, state, config)
+        found[name] = Row(whose.trained, base, root / name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def elsewhere(
+    tmp_path_factory: pytest.TempPathFactory, into_base: Run, rows: dict[str, Row]
+) -> dict[str, dict[str, float]]:
     """Case -> way of loading -> by how much logits are off, all from one process without cotune."""
     root = tmp_path_factory.mktemp("cases")
     cases = []
@@ -200,6 +237,11 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, into_base: Run) -> dict[
         about: dict[str, Any] = {"name": case.name, "folder": str(folder), "base": str(base), "auto": auto(case.head)}
         about |= {"settings": settings, "ways": case.ways, "given": given(trained, root / f"{folder.name}.safetensors")}
         cases.append(about)
+    for name, row in rows.items():
+        settings = {"dtype": "float32", "pad_token_id": 0, "num_labels": 2}
+        about = {"name": name, "folder": str(row.folder), "base": str(row.base), "auto": auto("classification")}
+        about |= {"settings": settings, "ways": ("peft", "transformers")}
+        cases.append({**about, "given": given(row.trained, root / f"{name}.safetensors")})
     blueprint = ct.Experiment.model_validate(into_base.about["experiment"]).blueprint()
     setup, state = reopen(into_base, blueprint)
     run = Trained(setup.backbone, setup.spec, {**state.theta}, state.base, "")
@@ -217,12 +259,36 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, into_base: Run) -> dict[
     return found
 
 
-@pytest.mark.parametrize("name", [*(case.name for case in CASES), "run"])
+@pytest.mark.parametrize("name", [*(case.name for case in CASES), *ROWS, "run"])
 def test_plain_peft_and_transformers_compute_the_same_logits_in_another_process(
     name: str, elsewhere: dict[str, dict[str, float]]
 ) -> None:
     assert elsewhere[name]
     assert max(elsewhere[name].values()) <= 1e-5, elsewhere[name]
+
+
+def test_what_every_row_learnt_is_in_its_logits_and_so_is_what_its_server_added(rows: dict[str, Row]) -> None:
+    moved = {}
+    for name, row in rows.items():
+        trained, full = row.trained, logits(row.trained)
+        factors = {e.name for e in trained.spec if e.role is Role.FACTOR_B}
+        without = {n: torch.zeros_like(t) if n in factors else t for n, t in trained.tensors.items()}
+        plain = replace(trained, tensors=without, base=Base())
+        moved[name] = [float((logits(plain) - full).abs().max())]
+        assert bool(trained.base) == (name in ("flora", "fedex-lora")), name
+        if trained.base:
+            moved[name].append(float((logits(replace(trained, base=Base())) - full).abs().max()))
+    assert min(min(gaps) for gaps in moved.values()) > 1e-3, moved
+
+
+def test_an_exported_row_has_one_rank_whatever_those_of_its_clients(rows: dict[str, Row]) -> None:  # peft issue 3737
+    for name in MIXED:
+        config = json.loads((rows[name].folder / "adapter_config.json").read_text())
+        saved = load_file(rows[name].folder / "adapter_model.safetensors")
+        ranks = {t.shape[0] for n, t in saved.items() if "lora_A" in n} | {
+            t.shape[1] for n, t in saved.items() if "lora_B" in n
+        }
+        assert (config["rank_pattern"], config["alpha_pattern"], {config["r"]}) == ({}, {}, ranks), name
 
 
 def test_the_six_lines_of_the_card_run_as_they_stand(elsewhere: dict[str, Any]) -> None:
@@ -383,7 +449,9 @@ def test_a_change_of_a_tied_weight_alone_is_an_adapter_and_never_merged(tmp_path
     assert caught.value.code is Code.CONFLICT
 
 
-def test_merging_into_bfloat16_rounds_once_and_leaves_the_backbone_as_it_was(tmp_path: Path) -> None:
+def test_merging_into_bfloat16_rounds_once_and_leaves_the_backbone_as_it_was(
+    tmp_path: Path,
+) -> None:  # peft issue 1388
     backbone = Backbone(ref=f"random:gpt2?{SIZES}", dtype="bfloat16").load("causal", 0, seed=5)
     frozen = {name: tensor.clone() for name, tensor in backbone.model.state_dict().items()}
     trainable = LoRA(rank=2, targets="all-linear")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from cotune.core.seeds import Seeds
     from cotune.core.view import Budget
     from cotune.experiment import Experiment
+    from cotune.export import attach_memory
     from cotune.federation import Evaluation, Federation, Group
+    from cotune.generation import converse, generate
     from cotune.method import Method
     from cotune.resolve import recipe, run
     from cotune.store import Run
@@ -37,7 +39,10 @@ _NAMES = {
     "Part": "cotune.core.part",
     "Run": "cotune.store",
     "Seeds": "cotune.core.seeds",
+    "attach_memory": "cotune.export",
     "compare": "cotune.comparison",
+    "converse": "cotune.generation",
+    "generate": "cotune.generation",
     "recipe": "cotune.resolve",
     "run": "cotune.resolve",
 }
@@ -56,8 +61,11 @@ __all__ = [
     "Run",
     "Seeds",
     "aggregate",
+    "attach_memory",
     "backbone",
     "compare",
+    "converse",
+    "generate",
     "optim",
     "penalty",
     "personalize",

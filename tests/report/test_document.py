@@ -63,7 +63,7 @@ def test_every_page_has_a_tab_and_a_panel_that_name_each_other(written: Page) ->
     tabs = {a["aria-controls"]: a["id"] for _, a in written.tags if a.get("role") == "tab"}
     panels = {a["id"]: a["aria-labelledby"] for _, a in written.tags if a.get("role") == "tabpanel"}
     assert tabs == panels
-    assert len(tabs) == len(PAGES) - 1 == 4, "there is no memory to show"
+    assert len(tabs) == len(PAGES) - 2 == 4, "there is no memory to show, and no low-rank pair"
 
 
 def test_every_plot_is_followed_by_its_data_in_tables(written: Page) -> None:

@@ -14,7 +14,7 @@ Source = Annotated[
     str, typer.Argument(metavar="RECIPE|FILE", help="A recipe (see `cotune list recipe`) or a TOML file.")
 ]
 Backbone = Annotated[str | None, typer.Option(metavar="REF", help="The model: see `cotune list backbone`.")]
-Task = Annotated[str | None, typer.Option(metavar="REF", help="The data, or KIND:DATA: see `cotune list data`.")]
+Task = Annotated[str | None, typer.Option(metavar="REF", help="The data, KIND:DATA, or KIND?key=value, as in needle.")]
 Rounds = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="From which every draw derives.")]
 Sets = Annotated[
@@ -51,7 +51,9 @@ def commands() -> typer.Typer:
     app.command("show")(show)
     app.command("run")(run)
     app.command("compare")(compare)
+    app.command("reproduce")(reproduce)
     app.command("export")(export)
+    app.command("generate")(generate)
     app.command("report")(report)
     app.command("check")(check)
     app.command("fetch")(fetch)
@@ -60,6 +62,7 @@ def commands() -> typer.Typer:
     data.callback()(lambda: None)
     app.add_typer(data, name="data")
     app.command("doctor")(doctor)
+    app.command("bench")(bench)
     return app
 
 
@@ -179,6 +182,26 @@ def export(
     write(folder, to, merge=merge, client=client, with_backbone=with_backbone)
 
 
+def generate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    *,
+    prompt: Annotated[str, typer.Option(metavar="TEXT", help="What to go on from.")],
+    stream: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A text of any size, which the memory reads first.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(metavar="N", help="The most tokens of the answer.")] = 64,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The model of this client, where clients keep a part to themselves."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """A run's model answers a prompt, after a text went through its private memory, which it then forgets."""
+    from cotune.cli.generate import generate as answer
+
+    answer(folder, prompt, stream=stream, tokens=tokens, client=client, as_json=as_json)
+
+
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders of such folders.")],
     out: Annotated[
@@ -221,10 +244,12 @@ def compare(
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away earlier runs of the same comparison.")] = False,
     device: Device = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the comparison's folder alone, at the end.")] = False,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at once, each in a process of its own.")] = 1,
 ) -> None:
     """Hold rows against each other: same data, clients, batches, start and client-steps.
 
-    What is finished is reused, and what is unfinished goes on.
+    What is finished is reused, and what is unfinished goes on. `ROW+method.a=b+backbone.c=d` is a row with settings of
+    its own.
     """
     from cotune.cli.compare import compare as carry_out
 
@@ -237,6 +262,7 @@ def compare(
         reference=reference,
         fresh=fresh,
         quiet=quiet,
+        jobs=jobs,
         base=base,
         local=local,
         cohort=cohort,
@@ -247,6 +273,22 @@ def compare(
         device=device,
         sets=sets or (),
     )
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="fednl-needle, fednl-ablation or fednl-stream.")],
+    *,
+    scale: Annotated[
+        str, typer.Option(metavar="paper|laptop", help="The published setting, from the hub, or a synthetic one here.")
+    ] = "laptop",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of runs.")] = Path("runs"),
+    seeds: Annotated[int | None, typer.Option(metavar="S", min=1, help="How many seeds; else as it was made.")] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at once, each in a process of its own.")] = 1,
+) -> None:
+    """A published result and ours: tables with n, chance and intervals, and every setting that differs."""
+    from cotune.cli.reproduce import reproduce as carry_out
+
+    carry_out(name, scale, out, seeds=seeds, jobs=jobs)
 
 
 def check(
@@ -268,7 +310,7 @@ def check(
 
 
 def data_show(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A data reference, or KIND:DATA.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A data reference, KIND:DATA, or KIND?key=value.")],
     seed: Annotated[int, typer.Option(metavar="N", help="From which the division derives.")] = 0,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=c", help="A field of the task, as TOML; repeatable.")
@@ -302,3 +344,18 @@ def doctor(
 
     for line in costs(backbone, (batch, tokens), device or "cpu") if backbone else report():
         print(line, flush=True)
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A benchmark; none lists them.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small settings, by which no goal is judged.")] = False,
+) -> None:
+    """Figures on this machine, each against a named rival in the same run.
+
+    The exit status is 1 when a figure misses its goal.
+    """
+    from cotune.cli.bench import bench as carry_out
+
+    if status := carry_out(name, as_json=as_json, quick=quick):
+        raise typer.Exit(status)

@@ -27,6 +27,7 @@ def compare(
     reference: str | None,
     fresh: bool,
     quiet: bool,
+    jobs: int = 1,
     **options: Any,
 ) -> None:
     """Resolve, run what is not there yet, and print what it came to; the folder alone when quiet.
@@ -40,6 +41,7 @@ def compare(
         reference: the row that the others are held against.
         fresh: throw away earlier runs.
         quiet: say nothing before the end.
+        jobs: runs at once.
         options: what else `comparison.load` takes.
 
     Raises:
@@ -50,10 +52,12 @@ def compare(
         print(f"loading {', '.join(sources)}", flush=True)  # before the libraries, which take a second or more
     from cotune import comparison, report
 
-    rows, ground = comparison.load(sources, say=silent if quiet else _say, **options)
-    question = comparison.ask(rows, ground, seeds=seeds, reference=reference, metric=metric, sweep=grid)
+    rows, ground, backbones = comparison.load(sources, say=silent if quiet else say, **options)
+    question = comparison.ask(
+        rows, ground, seeds=seeds, reference=reference, metric=metric, sweep=grid, backbones=backbones
+    )
     with _repeatable(), watcher(Console(highlight=False), quiet) as lines:
-        found = comparison.answer(question, out, fresh=fresh, watch=Told(lines))
+        found = comparison.answer(question, out, fresh=fresh, watch=Told(lines), jobs=jobs)
     page = report.write([run.folder for runs in found.runs.values() for run in runs], found.folder)
     print(found.folder if quiet else f"\n{found}\n\nfolder {found.folder}\nreport {page}", flush=True)
 
@@ -99,7 +103,8 @@ def rates(text: str) -> list[float]:
         ) from error
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print one line."""
     print(line, flush=True)
 
 

@@ -64,6 +64,8 @@ def compare(
     fresh: bool = False,
     watch: Watch = quiet,
     make_engine: MakeEngine = InlineEngine,
+    backbones: Mapping[str, Backbone] | None = None,
+    jobs: int = 1,
 ) -> Comparison:
     """Run every row on the same data, cohorts, batches, start and client-steps, and return what that shows.
 
@@ -86,6 +88,8 @@ def compare(
         fresh: throw away earlier runs; otherwise finished ones are reused and unfinished ones continued.
         watch: told about every moment of every run.
         make_engine: where clients run; in this process by default.
+        backbones: label -> the backbone of a row that sees the same weights in another way, through a window say.
+        jobs: runs at once, each in a process of its own.
 
     Raises:
         CotuneError: E_CONFIG or E_CONFLICT for rows that cannot be compared, and whatever a run raises.
@@ -103,8 +107,8 @@ def compare(
         evaluation=evaluation or Evaluation(),
         seeds=Seeds(seed=seed),
     )
-    question = ask(methods, ground, seeds=seeds, sweep=sweep, metric=metric, reference=reference)
-    return answer(question, out, fresh=fresh, watch=watch, make_engine=make_engine)
+    question = ask(methods, ground, seeds=seeds, sweep=sweep, metric=metric, reference=reference, backbones=backbones)
+    return answer(question, out, fresh=fresh, watch=watch, make_engine=make_engine, jobs=jobs)
 
 
 def answer(
@@ -114,18 +118,19 @@ def answer(
     fresh: bool = False,
     watch: Watch = quiet,
     make_engine: MakeEngine = InlineEngine,
+    jobs: int = 1,
 ) -> Comparison:
     """Carry a question out in `out/NAME-HASH8`, named after its ground and its first row, and write the table there.
 
     More rows, seeds or learning rates on the same ground continue in the same folder; comparison.json and the table are
-    those of the last question.
+    those of the last question. With several jobs, runs are carried out by as many processes at once.
 
     Raises:
         CotuneError: E_LOCK when another process answers it, and whatever a run raises.
     """
     folder = question.ground.folder(Path(out))
     with lock(folder):
-        measured = measure(question, Player(question, folder, fresh, watch, make_engine).play())
+        measured = measure(question, Player(question, folder, fresh, watch, make_engine, jobs).play())
         write_json(folder / TABLE, plain(measured))
         write_atomic(folder / TEXT, f"{text(measured)}\n".encode())
     return Comparison(folder)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cotune.comparison.play import Outcome
 from cotune.comparison.played import Crowd, Played, rate
@@ -68,6 +69,15 @@ class Pair:
         return replace(self, ours=self.theirs, theirs=self.ours, **ends)  # type: ignore[arg-type]
 
 
+def _between(pairs: Sequence[Pair], ours: str, theirs: str) -> Pair | None:
+    for pair in pairs:
+        if (pair.ours, pair.theirs) == (ours, theirs):
+            return pair
+        if (pair.theirs, pair.ours) == (ours, theirs):
+            return pair.turned()
+    return None
+
+
 @dataclass(frozen=True)
 class Figures:
     """A row: its score on test rows, and means over seeds of the rest.
@@ -88,6 +98,7 @@ class Figures:
         seconds: of all rounds.
         peak_bytes: the largest of all rounds.
         missing: replies that did not come or did not count, of all seeds together.
+        untaken: test rows of all seeds together that its model does not take; its score is over the others.
     """
 
     label: str
@@ -105,6 +116,38 @@ class Figures:
     seconds: float
     peak_bytes: float
     missing: int
+    untaken: int = 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean over seeds of the mean over some test rows, its 95 % interval, and the mean under each seed."""
+
+    value: float
+    low: float
+    high: float
+    by_seed: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """The same comparison over some of the test rows.
+
+    Attributes:
+        cell: their stratum, as the task names it.
+        n: how many there are, of all seeds together.
+        scores: label -> its score; a row whose model takes none of them is left out.
+        pairs: every two rows that are there, corrected among themselves.
+    """
+
+    cell: str
+    n: int
+    scores: Mapping[str, Score]
+    pairs: tuple[Pair, ...]
+
+    def pair(self, ours: str, theirs: str) -> Pair | None:
+        """What one row gains over another there; None for a row and itself, or where one of them is left out."""
+        return _between(self.pairs, ours, theirs)
 
 
 @dataclass(frozen=True)
@@ -120,6 +163,7 @@ class Measured:
         different: test rows, each counted once however many seeds test on it.
         matched: whether a row that two seeds test on is known to be one; not so where a task scores parts of rows.
         chance: what guessing scores, mean over seeds; None where the metric has no such thing.
+        strata: one a stratum of the test rows, where the task has them.
     """
 
     question: Question
@@ -130,15 +174,11 @@ class Measured:
     different: int
     matched: bool
     chance: float | None
+    strata: tuple[Stratum, ...] = ()
 
     def pair(self, ours: str, theirs: str) -> Pair | None:
         """What one row gains over another; None for a row and itself."""
-        for pair in self.pairs:
-            if (pair.ours, pair.theirs) == (ours, theirs):
-                return pair
-            if (pair.theirs, pair.ours) == (ours, theirs):
-                return pair.turned()
-        return None
+        return _between(self.pairs, ours, theirs)
 
 
 def measure(question: Question, outcome: Outcome) -> Measured:
@@ -148,54 +188,92 @@ def measure(question: Question, outcome: Outcome) -> Measured:
         CotuneError: E_NONFINITE for a row whose scores are no numbers.
     """
     metric = question.metric
-    scores = {label: _scores(label, runs, outcome.crowds, metric) for label, runs in outcome.runs.items()}
+    scores, cells = _tables(outcome, metric)
     draw = derive(question.ground.seeds.seed, "compare", "resamples")
-    pairs = []
-    for ours, theirs in itertools.combinations(scores, 2):
-        gains = direction(metric) * (scores[ours] - scores[theirs])
-        gain, low, high = paired_bootstrap(gains, numpy_generator(draw))
-        p, by_seed = sign_flip(gains, numpy_generator(draw)), tuple(np.nanmean(gains, axis=0).tolist())
-        pairs.append(Pair(ours, theirs, gain, low, high, p, 1.0, detectable(gains), by_seed))
-    corrected = holm([pair.p for pair in pairs])
     first = outcome.runs[question.reference]
     chances = [played.last.global_metrics[metric].chance for played in first]
     return Measured(
         question=question,
-        figures=tuple(_figures(label, outcome.runs[label], scores[label], question, draw) for label in scores),
-        pairs=tuple(replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True)),
+        figures=tuple(_figures(label, outcome, scores[label], question, draw) for label in scores),
+        pairs=_pairs(scores, metric, draw),
         searches=outcome.searches,
         n=tuple(len(played.scores[metric]) for played in first),
-        different=len(scores[question.reference]),
-        matched=all(map(_matched, first, outcome.crowds, itertools.repeat(metric))),
+        different=len(cells),
+        matched=all(p.tested(metric, len(c.tests)) is not None for p, c in zip(first, outcome.crowds, strict=True)),
         chance=None if None in chances else _mean([chance for chance in chances if chance is not None]),
+        strata=tuple(
+            _stratum(cell, scores, np.array([other == cell for other in cells]), metric, draw)
+            for cell in dict.fromkeys(cells)
+            if cell
+        ),
     )
 
 
-def _scores(label: str, runs: Sequence[Played], crowds: Sequence[Crowd], metric: str) -> Array:
-    """(different test rows, seeds): the score of each row under each seed, NaN where the seed does not test on it."""
-    by_seed: list[dict[str, float]] = []
-    for played, crowd in zip(runs, crowds, strict=True):
-        values = played.scores.get(metric, [])
-        if not values or not all(map(math.isfinite, values)):
-            what = f"row '{label}' has scores that are no numbers" if values else f"row '{label}' was not scored"
-            fix = "leave it out, or lower its learning rate: finished runs are kept"
-            raise CotuneError(Code.NONFINITE, what, where=f"{metric}, seed {played.experiment.seeds.seed}", fix=fix)
-        split = played.about["data"].get("test_manifest", played.experiment.seeds.seed)
-        named = crowd.tests if _matched(played, crowd, metric) else [f"{split}/{i}" for i in range(len(values))]
-        by_seed.append(dict(zip(named, values, strict=True)))
-    places = {name: i for i, name in enumerate(dict.fromkeys(name for scores in by_seed for name in scores))}
-    table = np.full((len(places), len(by_seed)), np.nan)
-    for seed, scores in enumerate(by_seed):
-        table[[places[name] for name in scores], seed] = list(scores.values())
-    return table
+def _pairs(scores: Mapping[str, Array], metric: str, draw: int) -> tuple[Pair, ...]:
+    """Every two rows on the test rows that both were scored on; none for two without such a row."""
+    pairs = []
+    for ours, theirs in itertools.combinations(scores, 2):
+        gains = direction(metric) * (scores[ours] - scores[theirs])
+        gains = gains[~np.isnan(gains).all(1)]
+        if not len(gains):
+            continue
+        gain, low, high = paired_bootstrap(gains, numpy_generator(draw))
+        p, by_seed = sign_flip(gains, numpy_generator(draw)), tuple(np.nanmean(gains, axis=0).tolist())
+        pairs.append(Pair(ours, theirs, gain, low, high, p, 1.0, detectable(gains), by_seed))
+    corrected = holm([pair.p for pair in pairs])
+    return tuple(replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True))
 
 
-def _matched(played: Played, crowd: Crowd, metric: str) -> bool:
-    return len(played.scores[metric]) == len(crowd.tests)
+def _stratum(cell: str, scores: Mapping[str, Array], there: NDArray[np.bool_], metric: str, draw: int) -> Stratum:
+    inside = {label: table[there] for label, table in scores.items()}
+    found = {label: table for label, table in inside.items() if not np.isnan(table).all(0).any()}
+    values = {}
+    for label, table in found.items():
+        scored = table[~np.isnan(table).all(1)]
+        by_seed = tuple(np.nanmean(scored, axis=0).tolist())
+        values[label] = Score(*paired_bootstrap(scored, numpy_generator(draw)), by_seed)
+    return Stratum(cell, int(there.sum()), values, _pairs(found, metric, draw))
 
 
-def _figures(label: str, runs: Sequence[Played], scores: Array, question: Question, draw: int) -> Figures:
-    metric = question.metric
+def _tables(outcome: Outcome, metric: str) -> tuple[dict[str, Array], list[str]]:
+    """Label -> (different test rows, seeds), NaN where a seed did not score a row; and the stratum of each test row."""
+    cells: dict[str, str] = {}
+    found: dict[str, list[dict[str, float]]] = {}
+    for label, runs in outcome.runs.items():
+        found[label] = []
+        for played, crowd in zip(runs, outcome.crowds, strict=True):
+            values = played.scores.get(metric, [])
+            if not values or not all(map(math.isfinite, values)):
+                what = f"row '{label}' has scores that are no numbers" if values else f"row '{label}' was not scored"
+                fix = "leave it out, or lower its learning rate: finished runs are kept"
+                raise CotuneError(Code.NONFINITE, what, where=f"{metric}, seed {played.experiment.seeds.seed}", fix=fix)
+            named = _named(played, crowd, metric)
+            cells |= dict(named)
+            found[label].append(dict(zip((name for name, _ in named), values, strict=True)))
+    places = {name: i for i, name in enumerate(cells)}
+    tables = {}
+    for label, by_seed in found.items():
+        tables[label] = np.full((len(places), len(by_seed)), np.nan)
+        for seed, scores in enumerate(by_seed):
+            tables[label][[places[name] for name in scores], seed] = list(scores.values())
+    return tables, list(cells.values())
+
+
+def _named(played: Played, crowd: Crowd, metric: str) -> list[tuple[str, str]]:
+    """(name, stratum) of the test row behind each score; a name of its own for each where the task scores parts."""
+    tested = played.tested(metric, len(crowd.tests))
+    if tested is not None:
+        return [(crowd.tests[i], crowd.cells[i]) for i in tested]
+    split = played.about["data"].get("test_manifest", played.experiment.seeds.seed)
+    return [(f"{split}/{i}", "") for i in range(len(played.scores[metric]))]
+
+
+def _figures(label: str, outcome: Outcome, scores: Array, question: Question, draw: int) -> Figures:
+    metric, runs = question.metric, outcome.runs[label]
+    sizes = [len(crowd.tests) for crowd in outcome.crowds]
+    taken = [(size, played.tested(metric, size)) for played, size in zip(runs, sizes, strict=True)]
+    untaken = sum(size - len(numbers) for size, numbers in taken if numbers is not None)
+    scores = scores[~np.isnan(scores).all(1)]
     value, low, high = paired_bootstrap(scores, numpy_generator(draw))
     worst: Callable[[Sequence[float]], float] = min if direction(metric) > 0 else max
     together = label not in question.alone
@@ -214,6 +292,7 @@ def _figures(label: str, runs: Sequence[Played], scores: Array, question: Questi
         client_steps=_mean([played.client_steps for played in runs]),
         peak_bytes=max(record.peak_bytes for played in runs for record in played.records),
         missing=sum(played.missing for played in runs),
+        untaken=untaken,
         **{cost: _mean([played.total(cost) for played in runs]) for cost in costs},
     )
 

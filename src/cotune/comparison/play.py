@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cotune import experiment as experiments
+from cotune.comparison.ahead import ahead
 from cotune.comparison.played import Crowd, Played, check_same, names, rate
 from cotune.comparison.question import Question, with_rate
 from cotune.comparison.search import Search, choose
 from cotune.core.contracts import ClientInfo
 from cotune.core.errors import Code, CotuneError
-from cotune.core.events import Watch
+from cotune.core.events import Watch, quiet
 from cotune.experiment import Experiment, MakeEngine
 from cotune.store import Run, read_json, write_json
 
@@ -47,7 +48,9 @@ class Player:
         fresh: throw away earlier runs.
         watch: told about every moment of every run, and `comparing` before each.
         make_engine: where clients run.
+        jobs: processes that carry out runs at once; with one, it is this process.
         numbers: of the runs, as they are started.
+        done: hashes of the runs that other processes have carried out.
     """
 
     question: Question
@@ -55,7 +58,9 @@ class Player:
     fresh: bool
     watch: Watch
     make_engine: MakeEngine
+    jobs: int = 1
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    done: set[str] = field(default_factory=set)
 
     def play(self) -> Outcome:
         """Every run that is not there yet, then comparison.json and what all of them say.
@@ -67,6 +72,8 @@ class Player:
         methods, searches = dict(question.rows), {}
         if question.sweep:
             clients = self._crowd(question.search_seed).clients
+            trials = [(label, question.trial(label, lr, clients)) for label in methods for lr in question.sweep]
+            self._ahead(trials, self.folder / SEARCHED)
             searches = {label: self._search(label, clients) for label in methods}
             methods = {label: with_rate(method, searches[label].chosen) for label, method in methods.items()}
         crowds = [self._crowd(seed) for seed in question.numbers]
@@ -78,6 +85,7 @@ class Player:
             for label, method in methods.items()
         }
         self._describe(planned, searches)
+        self._ahead([(label, one) for label, ones in planned.items() for one in ones], self.folder)
         runs: dict[str, list[Played]] = {label: [] for label in planned}
         for i, seed in enumerate(question.numbers):
             for label, ones in planned.items():
@@ -86,16 +94,32 @@ class Player:
         return Outcome(runs, crowds, searches)
 
     def _run(self, experiment: Experiment, out: Path, label: str) -> Played:
-        seed, lr = experiment.seeds.seed, rate(experiment.method)
-        of = len(self.question.rows) * (len(self.question.sweep) + self.question.seeds)
-        self.watch("comparing", {"number": next(self.numbers), "of": of, "row": label, "seed": seed, "lr": lr})
+        seed, lr, told = experiment.seeds.seed, rate(experiment.method), experiment.hash in self.done
+        if not told:
+            self._say(experiment, label)
+        fresh, watch = self.fresh and not told, quiet if told else self.watch
         try:
             found = experiments.run(
-                experiment, out, resume=True, fresh=self.fresh, watch=self.watch, make_engine=self.make_engine
+                experiment, out, resume=True, fresh=fresh, watch=watch, make_engine=self.make_engine
             )
         except CotuneError as error:
             raise CotuneError(error.code, f"row '{label}', seed {seed}, lr {lr}: {error.text}") from error
         return Played(experiment, found)
+
+    def _say(self, experiment: Experiment, label: str) -> None:
+        """Which run it is."""
+        of = len(self.question.rows) * (len(self.question.sweep) + self.question.seeds)
+        seed, lr = experiment.seeds.seed, rate(experiment.method)
+        self.watch("comparing", {"number": next(self.numbers), "of": of, "row": label, "seed": seed, "lr": lr})
+
+    def _ahead(self, planned: Sequence[tuple[str, Experiment]], out: Path) -> None:
+        """Carry out what is planned in several processes, where there are several; what went wrong is found later."""
+        if self.jobs < 2:
+            return
+        labels = {experiment.hash: label for label, experiment in planned}
+        for experiment in ahead([one for _, one in planned], out, self.jobs, self.fresh, self.make_engine):
+            self.done.add(experiment.hash)
+            self._say(experiment, labels[experiment.hash])
 
     def _search(self, label: str, clients: Sequence[ClientInfo]) -> Search:
         question = self.question
@@ -106,8 +130,10 @@ class Player:
         """A run of the search, finished or fallen apart; one that fell apart before is left as it is."""
         out = self.folder / SEARCHED
         status = experiment.folder(out) / "status.json"
-        if status.exists() and not self.fresh and read_json(status)["code"] in DIVERGED:
-            next(self.numbers)
+        told = experiment.hash in self.done
+        if status.exists() and (told or not self.fresh) and read_json(status)["code"] in DIVERGED:
+            if not told:
+                next(self.numbers)
             return Played(experiment, Run(status.parent))
         try:
             return self._run(experiment, out, label)
@@ -128,7 +154,8 @@ class Player:
         clients = [ClientInfo(name, len(rows.train), len(rows.held)) for name, rows in sorted(corpus.clients.items())]
         if not corpus.test or not any(client.rows for client in clients):
             raise CotuneError(Code.CONFLICT, "a comparison needs rows to train on and to test on", where="task")
-        return Crowd(clients, names(corpus.test[: self.question.ground.evaluation.rows]))
+        tests, task = corpus.test[: self.question.ground.evaluation.rows], self.question.ground.task
+        return Crowd(clients, names(tests), [task.cell(row) for row in tests])
 
     def _describe(self, planned: Mapping[str, Sequence[Experiment]], searches: Mapping[str, Search]) -> None:
         """What comparison.json says: the question, and where its runs are."""
@@ -139,6 +166,7 @@ class Player:
             label: {
                 "method": ones[0].method.model_dump(mode="json"),
                 "lr": rate(ones[0].method),
+                "backbone": ones[0].backbone.model_dump(mode="json") if label in question.backbones else None,
                 "runs": [{"seed": one.seeds.seed, "folder": one.folder(Path()).name, "hash": one.hash} for one in ones],
                 "search": asdict(searches[label]) if label in searches else None,
             }

@@ -25,10 +25,12 @@ class Crowd:
     Attributes:
         clients: everyone, with how many rows each has.
         tests: a name for each test row, the same under every seed that tests on it.
+        cells: the stratum of each test row, '' for none.
     """
 
     clients: Sequence[ClientInfo]
     tests: Sequence[str]
+    cells: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,18 @@ class Played:
     def scores(self) -> dict[str, list[float]]:
         """Metric -> the score of every test row."""
         return self.run.scores(self.last.round)
+
+    def tested(self, metric: str, rows: int) -> Sequence[int] | None:
+        """The number of the test row behind each score; None where a task scores parts of rows.
+
+        Args:
+            metric: of the scores.
+            rows: how many test rows there are; a run whose model does not take all of them says which it took.
+        """
+        scored, taken = len(self.scores[metric]), self.about["test"].get("sources")
+        if taken is None:
+            return range(rows) if scored == rows else None
+        return taken if len(taken) == scored else None
 
     @property
     def client_steps(self) -> int:
@@ -127,8 +141,10 @@ def check_same(seed: int, runs: Mapping[str, Played]) -> None:
 
 def _ground(played: Played) -> dict[str, Any]:
     about = played.about
+    there, rows = about["data"].get("test", {}).get("rows", 0), about["experiment"]["evaluation"]["rows"]
+    some = "sources" in about["test"]  # a model that does not take every row says which it took
     return {
-        "number of test rows": about["test"]["rows"],
+        "number of test rows": min(there, rows or there) if some else about["test"]["rows"],
         "test split": about["data"].get("test_manifest"),
         "division among the clients": about["data"].get("manifest"),
         "frozen model": about["backbone_sha256"],

@@ -1,4 +1,4 @@
-"""What is compared: rows that differ in their method alone, on one ground, within one budget, over the same seeds."""
+"""What is compared: rows that differ in method or in what they see of the model, on one ground, over the same seeds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cotune import resolve
+from cotune.backbone import Backbone
 from cotune.core.contracts import ClientInfo
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.core.part import kind_of
@@ -29,6 +30,7 @@ NO_GROUND = (
     'task={kind="classify", data="synth:sentiment"}',
     *("federation={}", "evaluation={}", "seeds={}"),
 )
+_APART = re.compile(r"\+(?=(?:backbone|method)\.[\w.]+=)")  # what a row has of its own begins here
 NO_METHOD = 'method={trainable="full", optimizer={kind="sgd", lr=0}, budget={steps=1}}'
 
 
@@ -43,6 +45,7 @@ class Question:
         reference: the row that the others are held against.
         metric: by which.
         sweep: the learning rates to choose from, row by row; none to leave each row its own.
+        backbones: label -> the backbone of a row that has settings of its own, a window say; the weights are the same.
     """
 
     rows: Mapping[str, Method]
@@ -51,6 +54,7 @@ class Question:
     reference: str
     metric: str
     sweep: tuple[float, ...] = ()
+    backbones: Mapping[str, Backbone] = field(default_factory=dict)
 
     @property
     def numbers(self) -> list[int]:
@@ -97,7 +101,8 @@ class Question:
             budget = method.budget.model_copy(update={"steps": steps, "epochs": None, **given})
             method, federation = _with(method, budget=budget), Federation(rounds=1)
         readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-._")[:40] or "row"
-        shared = {"task": self.ground.task, "backbone": self.ground.backbone, "evaluation": self.ground.evaluation}
+        backbone = self.backbones.get(label, self.ground.backbone)
+        shared = {"task": self.ground.task, "backbone": backbone, "evaluation": self.ground.evaluation}
         name, seeds = f"{readable}-seed-{seed}", self.seeds_of(seed)
         return Experiment(name=name, method=method, federation=federation, seeds=seeds, **shared)
 
@@ -116,6 +121,7 @@ def ask(
     reference: str | None = None,
     metric: str | None = None,
     sweep: Iterable[float] = (),
+    backbones: Mapping[str, Backbone] | None = None,
 ) -> Question:
     """The question, with what was left out filled in, or the reason why it has no answer.
 
@@ -149,7 +155,11 @@ def ask(
     left_out = {name: value for name, value in usual.items() if name not in ground.evaluation.model_fields_set}
     evaluation = Evaluation.model_validate({**dict(ground.evaluation), **left_out})
     ground = ground.model_copy(update={"evaluation": evaluation, "method": next(iter(rows.values()))})
-    return Question(rows, ground, seeds, reference, metric, grid)
+    own = {label: backbone for label, backbone in (backbones or {}).items() if backbone != ground.backbone}
+    for label in own:
+        if label not in rows:
+            raise CotuneError(Code.CONFIG, f"no row '{label}'", where="backbones", fix=nearest(label, rows))
+    return Question(rows, ground, seeds, reference, metric, grid, own)
 
 
 def with_rate(method: Method, lr: float) -> Method:
@@ -169,11 +179,11 @@ def load(
     cohort: int | None = None,
     sets: Iterable[str] = (),
     **options: Any,
-) -> tuple[dict[str, Method], Experiment]:
-    """The rows behind recipe names and TOML files, and the ground that they share.
+) -> tuple[dict[str, Method], Experiment, dict[str, Backbone]]:
+    """The rows behind recipe names and TOML files, the ground they share, and the backbones of rows with their own.
 
     Args:
-        sources: of a file, the method alone counts.
+        sources: of a file, the method alone counts; `+method.a=b` and `+backbone.a=b` behind it are for this row alone.
         base: a TOML file with the ground; its method does not count.
         local: add the recipe `local` where no row stays unaggregated.
         cohort: clients a round.
@@ -195,14 +205,19 @@ def load(
         ground = ground.model_copy(update={"name": "compare"})
     rows: dict[str, Method] = {}
     taken: Counter[str] = Counter()
-    for source in sources:
-        name = Path(source).stem if Path(source).suffix == ".toml" else source
+    backbones: dict[str, Backbone] = {}
+    for given_source in sources:
+        source, *apart = _APART.split(given_source)
+        name = "+".join([Path(source).stem if Path(source).suffix == ".toml" else source, *apart])
         taken[name] += 1
         label = name if taken[name] == 1 else f"{name}#{taken[name]}"
-        rows[label] = _row(source, label, own)
+        rows[label] = _row(source, label, [*own, *(text for text in apart if text.startswith("method."))])
+        seen = [text for text in apart if text.startswith("backbone.")]
+        if seen:
+            backbones[label] = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD, *seen], **options).backbone
     if local and not any(method.share == "none" for method in rows.values()):
         rows[LOCAL] = _row(LOCAL, LOCAL, own)
-    return rows, ground
+    return rows, ground, backbones
 
 
 def _row(source: str, label: str, sets: Sequence[str]) -> Method:

@@ -18,7 +18,11 @@ WEAK = "not after Holm's correction"
 
 def text(measured: Measured) -> str:
     """The tables, what they show, and how to read them."""
-    blocks = [_head(measured), str(_quality(measured)), str(_cost(measured))]
+    blocks = [_head(measured), str(_quality(measured))]
+    if measured.strata:
+        said = f"{measured.question.metric} and gain over {measured.question.reference}, by stratum of the test rows"
+        blocks.append(f"{said}\n{_strata(measured)}")
+    blocks.append(str(_cost(measured)))
     if measured.searches:
         blocks.append(f"{_search_head(measured)}\n{_search(measured)}")
     return "\n\n".join([*blocks, "\n".join(verdicts(measured)), "\n".join(notes(measured))])
@@ -50,6 +54,9 @@ def plain(measured: Measured) -> dict[str, Any]:
             for row in measured.figures
         ],
         "pairs": [_plain(pair) for pair in measured.pairs],
+        "strata": [
+            {**asdict(stratum), "pairs": [_plain(pair) for pair in stratum.pairs]} for stratum in measured.strata
+        ],
         "search": {label: asdict(search) for label, search in measured.searches.items()},
         "verdicts": verdicts(measured),
         "notes": notes(measured),
@@ -100,6 +107,12 @@ def notes(measured: Measured) -> list[str]:
         )
     lines += [f"{label}: {_alone(measured, label)}" for label in question.alone]
     lines += [f"{pair.ours} scores every test row as {pair.theirs} does." for pair in measured.pairs if pair.alike]
+    lines += [
+        f"{row.label}: its model does not take {row.untaken} of the test rows of all seeds together, which are too "
+        "long for it; its score is over the others, and so is every gain over it."
+        for row in measured.figures
+        if row.untaken
+    ]
     missing = ", ".join(f"{row.label} {row.missing}" for row in measured.figures if row.missing)
     return [*lines, *([f"replies that did not come or did not count: {missing}."] if missing else [])]
 
@@ -149,6 +162,20 @@ def _quality(measured: Measured) -> Table:
         cells += [drop, "-" if row.worst_client is None else _score(measured, row.worst_client)]
         rows.append(cells)
     return Table([*columns, *([f"gain over {apart}"] if apart else []), "drop", "worst client"], rows)
+
+
+def _strata(measured: Measured) -> Table:
+    reference = measured.question.reference
+    rows = []
+    for row in measured.figures:
+        cells = [row.label]
+        for stratum in measured.strata:
+            score = stratum.scores.get(row.label)
+            cells.append("-" if score is None else _score(measured, score.value))
+            cells.append(_gain(measured, stratum.pair(row.label, reference)))
+        rows.append(cells)
+    heads = [text for stratum in measured.strata for text in (f"{stratum.cell} (n {stratum.n})", "gain")]
+    return Table(("row", *heads), rows)
 
 
 def _cost(measured: Measured) -> Table:

@@ -37,6 +37,7 @@ class Recall(Causal):
         overwrites: later writes to one of them.
         questions: keys that are asked for.
         gap: fillers between the last write and the first question, or the least and the most.
+        lead: fillers before the first write, or the least and the most, in every row.
         test_gaps: those of test rows, in turn; a gap is a stratum.
         rows: that each client trains on.
         held: rows that each client holds back to score on.
@@ -58,6 +59,7 @@ class Recall(Causal):
     overwrites: Annotated[int, Field(ge=0, le=10**4)] = 4
     questions: Annotated[int, Field(ge=1, le=KEYS)] = 4
     gap: Gap | tuple[Gap, Gap] = (0, 32)
+    lead: Gap | tuple[Gap, Gap] = 0
     test_gaps: Annotated[tuple[Gap, ...], BeforeValidator(many), Field(min_length=1)] = (0, 16, 32, 64)
     rows: Annotated[int, Field(ge=1, le=10**7)] = 256
     held: Annotated[int, Field(ge=0, le=10**6)] = 32
@@ -76,16 +78,16 @@ class Recall(Causal):
             raise ValueError(f"{self.pairs} pairs of a pool of {smallest} keys: ask for fewer pairs or clients")
         if self.style == "values" and len(self._pool(VALUES, 0)) < 2:
             raise ValueError("an overwrite needs another value: ask for fewer clients")
-        low, high = self._gaps
-        if low > high:
-            raise ValueError(f"a gap from {low} to {high}")
+        for what, (low, high) in (("gap", _range(self.gap)), ("lead", _range(self.lead))):
+            if low > high:
+                raise ValueError(f"a {what} from {low} to {high}")
         return self
 
     def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
         """The rows of every client; a function of the data seed and the fields alone."""
         del say
         root = seeds.of(Purpose.DATA, self.kind, self.seed)
-        low, high = self._gaps
+        low, high = _range(self.gap)
 
         def own(client: int, use: str, count: int) -> list[Row]:
             draws = [random.Random(derive(root, use, client, index)) for index in range(count)]
@@ -170,11 +172,6 @@ class Recall(Causal):
             "among": _share(gold >= rivals.amax(2), question),
         }
 
-    @property
-    def _gaps(self) -> tuple[int, int]:
-        """The least and the most fillers of a training row."""
-        return (self.gap, self.gap) if isinstance(self.gap, int) else self.gap
-
     def _pool(self, words: int, pool: int) -> range:
         """Numbers of the words of one pool; the last one is for test rows where they are unseen."""
         pools = self.clients + self.unseen
@@ -185,6 +182,8 @@ class Recall(Causal):
         story = Story(
             draw, self._pool(VALUES, client) if self.style == "values" and client is not None else range(VALUES)
         )
+        low, high = _range(self.lead)
+        story.fill(low + int(draw.random() * (high - low + 1)) if high > low else low)
         keys = self._keys(draw, client)
         for key in keys:
             story.write(key)
@@ -212,6 +211,11 @@ class Recall(Causal):
         if self.style != "overwrites" or client is None or self.clients == 1:
             return self.overwrites
         return round(2 * self.overwrites * client / (self.clients - 1))
+
+
+def _range(count: int | tuple[int, int]) -> tuple[int, int]:
+    """The least and the most."""
+    return (count, count) if isinstance(count, int) else count
 
 
 def _share(right: Tensor, question: Tensor) -> Tensor:

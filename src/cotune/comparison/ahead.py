@@ -1,0 +1,45 @@
+"""Runs in several processes at once, each on its own thread count, before anybody asks what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+
+from cotune import experiment as experiments
+from cotune.core.errors import CotuneError
+from cotune.experiment import Experiment, MakeEngine
+
+
+def ahead(
+    planned: Sequence[Experiment], out: Path, jobs: int, fresh: bool, make_engine: MakeEngine
+) -> Iterator[Experiment]:
+    """Each experiment once it is finished, or has failed and its folder says why, as they come.
+
+    The processes are new ones, so that each has torch's threads to itself; `make_engine` must be found by its name.
+
+    Args:
+        planned: no two of one hash are run twice.
+        out: the folder of run folders.
+        jobs: how many at once.
+        fresh: throw away earlier runs.
+        make_engine: where clients run.
+    """
+    different = {experiment.hash: experiment for experiment in planned}
+    with ProcessPoolExecutor(min(jobs, max(1, len(different))), mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(_alone, one, out, fresh, make_engine): one for one in different.values()}
+        try:
+            for future in as_completed(waiting):
+                future.result()
+                yield waiting[future]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _alone(experiment: Experiment, out: Path, fresh: bool, make_engine: MakeEngine) -> None:
+    """One run; what it fails with stands in its folder, and comes up again when the run is asked for."""
+    with suppress(CotuneError):
+        experiments.run(experiment, out, resume=True, fresh=fresh, make_engine=make_engine)

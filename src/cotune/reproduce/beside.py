@@ -1,0 +1,47 @@
+"""The paper's tables as it printed them, with what it left out: questions, chance and intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cotune.experiment import Experiment, differences
+from cotune.reproduce.page import Titled
+from cotune.reproduce.paper import wilson
+from cotune.store import Table
+
+OURS = ("experiment", "accuracy %", "95 % interval", "n", "chance")
+_BORING = frozenset({"name", "seeds"})
+
+
+def needle(numbers: dict[str, Any]) -> Titled:
+    """Table 2 of FedNL."""
+    told = numbers["needle"]
+    rows = []
+    for name, row in told["rows"].items():
+        low, high = wilson(row["average"], row["n"])
+        clients = (f"{value:g}" for value in row["clients"])
+        rows.append([name, *clients, f"{row['average']:g}", row["n"], f"[{low:.1f}, {high:.1f}]"])
+    columns = ("paper", *told["clients"], "average", "n", "95 % interval")
+    caption = (
+        f"The paper's needles ({told['where']}), accuracy in %; chance {told['chance']:g}; n and intervals are ours: "
+        "its columns are multiples of 1/25, or of 1/15 where the long split is missing"
+    )
+    return Titled(caption, Table(columns, rows))
+
+
+def stream(numbers: dict[str, Any]) -> Titled:
+    """Figure 5 of FedNL."""
+    told = numbers["stream"]
+    rows = [[name, f"{told[name]:+g}"] for name in ("FedAvg", "FedNL")]
+    return Titled(f"The paper's streams ({told['where']}): {told['unit']}", Table(("paper", "%"), rows))
+
+
+def differing(published: Experiment, ours: Experiment) -> Titled:
+    """Every setting in which the two differ."""
+    rows = []
+    for line in differences(published.resolved(), ours.resolved()):
+        name, _, change = line.partition(": ")
+        if name.partition(".")[0] not in _BORING:
+            before, _, after = change.partition(" -> ")
+            rows.append([name, before, after])
+    return Titled("Every setting that differs", Table(("setting", "published", "here"), rows))

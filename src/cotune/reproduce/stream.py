@@ -1,0 +1,286 @@
+"""The loss along a stream: whether a model gets better as it reads, at constant memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cotune import experiment as experiments
+from cotune.backbone import Backbone
+from cotune.core.record import Bin, MemoryRecord, Stream, StreamSeries
+from cotune.core.seeds import Seeds
+from cotune.diagnose.interval import paired_interval
+from cotune.diagnose.streaming import doubling_bins, equal_bins, relative
+from cotune.experiment import Experiment
+from cotune.federation import Evaluation, Federation
+from cotune.reproduce import beside, needle, paper
+from cotune.reproduce.page import Page, Titled
+from cotune.reproduce.reproduction import Found, Laptop, Reproduction
+from cotune.reproduce.streams import Read, context_bytes, read, reopened, repeated
+from cotune.store import Run, Table, write_json
+from cotune.task import Text
+from cotune.task.prose import Prose
+from cotune.task.story import recall_stream
+from cotune.task.tokens import bare
+from cotune.task.worded import Worded
+
+FEDNL, WINDOWED = "fednl", "lora window"
+PROSE = "synth:prose?clients=4&rows=600&sentences=24"
+FRESH = 10**6  # rows of prose from here on are in nobody's training
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Streams of one kind: ids (streams, tokens), which of them are scored, and what they are."""
+
+    ids: Tensor
+    scored: Tensor
+    source: str
+
+
+class FedNLStream(Reproduction):
+    """FedNL's streaming loss: does a model get better as it reads, at constant memory, and do factors alone?"""
+
+    name: ClassVar[str] = "fednl-stream"
+    source: ClassVar[str] = "fednl"
+    files: ClassVar[tuple[str, ...]] = ("needle.toml",)
+    size: ClassVar[needle.Size] = needle.Size(rounds=20, lr=4e-3)
+    prose_rounds: ClassVar[int] = 5
+    tokens: ClassVar[int] = 8192
+    streams: ClassVar[int] = 12
+    lengths: ClassVar[tuple[int, ...]] = (1024, 2048, 4096, 8192, 16384)
+
+    def laptop(self, setting: Laptop) -> Found:
+        """Two rows on recall, two on prose, each read on streams that nobody trained on."""
+        recall, prose = self._trained(setting)
+        read_on = {
+            "repeated": self._read(recall, lambda words: self._stories(repeated, words), setting),
+            "overwritten": self._read(recall, lambda words: self._stories(recall_stream, words), setting),
+            "prose": self._read(prose, self._paragraphs, setting),
+        }
+        folder = recall[FEDNL].folder
+        for kind, runs in (("repeated", recall), ("prose", prose)):
+            _remember(runs[FEDNL], *read_on[kind], setting)
+        return page(self.name, read_on, {**_hashes("recall", recall), **_hashes("prose", prose)}, folder).written(
+            f"{self.name}-laptop"
+        )
+
+    def beside(self, runs: Mapping[str, Run]) -> Page:
+        """The paper's figure beside the stream through the published model's memory."""
+        run = runs[self.files[0]]
+        with reopened(run) as setup:
+            experiment = Experiment.model_validate(run.about["experiment"])
+            corpus = experiment.task.load(experiment.seeds)
+            found = experiment.task.encode(corpus.test, setup.backbone.tokenizer, setup.backbone.limit)
+            longest = max(len(example["input_ids"]) for example in found.examples)
+            ids = [e["input_ids"] for e in found.examples if len(e["input_ids"]) == longest]
+            # One prompt at a time: logits of a large vocabulary are what takes memory.
+            nll = torch.cat([read(setup.backbone.model, torch.tensor([row])).nll for row in ids])
+        bins = equal_bins(nll.numpy())
+        rows = [[f"{one.first:,}", share] for one, share in zip(bins, relative(bins), strict=True)]
+        ours = Titled(
+            f"Ours, {len(ids)} prompts of {longest:,} tokens", Table(("from token", "over the first bin"), rows)
+        )
+        return Page(
+            "FedNL along a stream: the paper's numbers and ours", [beside.stream(paper.expected("fednl")), ours]
+        )
+
+    def _trained(self, setting: Laptop) -> tuple[dict[str, Run], dict[str, Run]]:
+        """The runs on recall and on prose."""
+        lora = needle.recipe("lora-fedavg", self.size)
+        base = needle.ground(self.size)
+        methods = {FEDNL: base.method, WINDOWED: lora}
+        prose = base.model_copy(
+            update={
+                "task": Text(data=PROSE, max_tokens=256),
+                "backbone": Backbone(ref="builtin:tiny-llama", window=32),
+                "federation": Federation(rounds=self.prose_rounds),
+                "evaluation": Evaluation(every=self.prose_rounds, rows=64, which="global"),
+                "seeds": Seeds(seed=0),
+            }
+        )
+        found: list[dict[str, Run]] = []
+        for what, ground in (("recall", base), ("prose", prose)):
+            found.append({})
+            for label, method in methods.items():
+                name = f"fednl-stream-{what}-{label.replace(' ', '-')}"
+                setting.say(f"training {label} on {what}")
+                one = ground.model_copy(update={"name": name, "method": method})
+                found[-1][label] = experiments.run(one, setting.out, resume=True)
+        return found[0], found[1]
+
+    def _stories(self, make: Callable[[int, int], tuple[list[str], list[int]]], tokenizer: Any) -> Streams:
+        """Synthetic recall, of which told values are scored: all else is random."""
+        words = Worded(tokenizer)
+        examples = [words.example(*make(seed, self.tokens)) for seed in range(self.streams)]
+        ids = torch.tensor([example["input_ids"][: self.tokens] for example in examples])
+        scored = torch.zeros_like(ids, dtype=torch.bool)
+        for row, example in enumerate(examples):
+            scored[row, [place for place in example["supervised"] if place < self.tokens]] = True
+        return Streams(ids, scored, f"synthetic recall, {make.__name__.replace('_', ' ')}")
+
+    def _paragraphs(self, tokenizer: Any) -> Streams:
+        """Synthetic prose, each stream of one domain; every token is scored."""
+        rows, prose = [], Prose(clients=4, sentences=24)
+        for stream in range(self.streams):
+            ids, index = list[int](), FRESH * (stream + 1) + stream % prose.clients
+            while len(ids) < self.tokens:
+                ids += bare(f" {prose.row(index)['text']}", tokenizer)
+                index += prose.clients  # the next row of the same domain
+            rows.append(ids[: self.tokens])
+        ids_ = torch.tensor(rows)
+        return Streams(ids_, torch.ones_like(ids_, dtype=torch.bool), "synthetic prose")
+
+    def _read(
+        self, runs: Mapping[str, Run], make: Callable[[Any], Streams], setting: Laptop
+    ) -> tuple[Streams, dict[str, Read], dict[str, Any]]:
+        """The streams, and what each row made of them; of the memory, bytes by context too."""
+        found: dict[str, Read] = {}
+        for label, run in runs.items():
+            with reopened(run) as setup:
+                streams = make(setup.backbone.tokenizer)
+                setting.say(
+                    f"{label} reads {len(streams.ids)} streams of {streams.ids.shape[1]:,} tokens, {streams.source}"
+                )
+                found[label] = read(setup.backbone.model, streams.ids)
+                if label == FEDNL:
+                    bytes_ = [one.model_dump() for one in context_bytes(setup.backbone.model, self.lengths)]
+        return streams, found, {"bytes": bytes_}
+
+
+def _scored(streams: Streams, found: Read) -> Any:
+    return found.nll.masked_fill(~streams.scored, float("nan")).numpy()
+
+
+def _remember(run: Run, streams: Streams, found: Mapping[str, Read], about: Mapping[str, Any], setting: Laptop) -> None:
+    """memory.json in the run's folder, which the report's Memory page shows."""
+    series = []
+    for label, one in found.items():
+        nll = _scored(streams, one)
+        equal, doubling = tuple(equal_bins(nll)), tuple(doubling_bins(nll))
+        series.append(StreamSeries(name=label, equal=equal, doubling=doubling, peak_bytes=tuple(one.peak_bytes)))
+    count, tokens = streams.ids.shape
+    stream = Stream(source=streams.source, tokens=tokens, streams=count, series=tuple(series))
+    layers = tuple(found[FEDNL].layers)
+    record = MemoryRecord.model_validate({"stream": stream, "layers": layers, "bytes": about["bytes"]})
+    write_json(run.folder / "memory.json", json.loads(record.model_dump_json()))
+    setting.say(f"memory.json in {run.folder.name}")
+
+
+def change(streams: Streams, found: Read) -> np.ndarray[Any, Any]:
+    """Of each stream, the mean of its last 1,024-token bin over that of its first, less 1."""
+    nll = _scored(streams, found)
+    bins = [equal_bins(row) for row in nll]
+    return np.array([(one[-1].mean or np.nan) / (one[0].mean or np.nan) - 1 for one in bins])
+
+
+def page(name: str, read_on: Mapping[str, Any], hashes: Mapping[str, str], folder: Any) -> Found:
+    """Bins, changes and bytes."""
+    blocks: list[str | Titled] = [
+        "Each model reads a stream token by token at constant memory: fednl through its private state and a window, "
+        "lora through the same window. On recall the loss is that of told values, as all else is random; keys of "
+        "'repeated' never change their value and are told and written again and again, those of 'overwritten' do. On "
+        "prose every token counts. Intervals are over streams.",
+        _changes(read_on),
+    ]
+    results: dict[str, Any] = {"name": name, "scale": "laptop", "hashes": dict(hashes), "streams": {}}
+    for kind, (streams, found, about) in read_on.items():
+        tables = {label: _bins(streams, one) for label, one in found.items()}
+        blocks += [_table(kind, streams, {label: one["doubling"] for label, one in tables.items()}, "doubling bins")]
+        blocks += [_table(kind, streams, {label: one["equal"] for label, one in tables.items()}, "1,024-token bins")]
+        results["streams"][kind] = {
+            "source": streams.source,
+            "streams": streams.ids.shape[0],
+            "tokens": streams.ids.shape[1],
+            "scored": int(streams.scored.sum()),
+            "series": {
+                label: {
+                    **{which: [bin_.model_dump() for bin_ in bins] for which, bins in one.items()},
+                    "change": dict(zip(("mean", "low", "high"), _interval(change(streams, found[label])), strict=True)),
+                    "kept_bytes": [list(kept) for kept in found[label].kept_bytes],
+                }
+                for label, one in tables.items()
+            },
+            "layers": [layer.model_dump() for layer in found[FEDNL].layers],
+            **about,
+        }
+    blocks += [_bytes(read_on), beside.stream(paper.expected(FedNLStream.source))]
+    blocks.append("Experiments: " + ", ".join(f"{label} {hash_}" for label, hash_ in hashes.items()) + ".")
+    return Found(Page("FedNL: the loss along a stream, synthetic", blocks), results, folder)
+
+
+def _hashes(what: str, runs: Mapping[str, Run]) -> dict[str, str]:
+    return {f"{what}, {label}": run.about["hash"] for label, run in runs.items()}
+
+
+def _bins(streams: Streams, found: Read) -> dict[str, list[Bin]]:
+    nll = _scored(streams, found)
+    return {"equal": equal_bins(nll), "doubling": doubling_bins(nll)}
+
+
+def _interval(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+    return paired_interval(values.tolist(), [0.0] * len(values))
+
+
+def _changes(read_on: Mapping[str, Any]) -> Titled:
+    rows = []
+    for kind, (streams, found, _) in read_on.items():
+        ours = {label: change(streams, one) for label, one in found.items()}
+        apart = _interval(ours[FEDNL] - ours[WINDOWED])
+        rows.append(
+            [kind, *(_percent(_interval(values)) for values in ours.values()), _percent(apart), len(streams.ids)]
+        )
+    caption = "Last 1,024-token bin over the first, less 1, in %: mean over streams with its 95 % interval"
+    return Titled(caption, Table(("stream", FEDNL, WINDOWED, "fednl less lora", "streams"), rows))
+
+
+def _percent(interval: Sequence[float]) -> str:
+    mean, low, high = (100 * value for value in interval)
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _table(kind: str, streams: Streams, series: Mapping[str, Sequence[Bin]], which: str) -> Titled:
+    shares = {label: _over_first(bins) for label, bins in series.items()}
+    rows = []
+    for i, one in enumerate(series[FEDNL]):
+        row: list[object] = [f"{one.first:,} to {one.last:,}", f"{one.n:,}"]
+        for label, bins in series.items():
+            share = shares[label][i]
+            row += [_loss(bins[i]), "–" if share is None else f"{100 * share:+.1f}"]
+        rows.append(row)
+    heads = [text for label in series for text in (f"{label}, nats", "over the first, %")]
+    caption = f"{kind}: {which}, {streams.source}, {len(streams.ids)} streams"
+    return Titled(caption, Table(("tokens", "scored", *heads), rows))
+
+
+def _over_first(bins: Sequence[Bin]) -> list[float | None]:
+    """By bin, its mean over that of the first bin with a scored token, less 1."""
+    scored = [i for i, one in enumerate(bins) if one.mean is not None]
+    found = dict(zip(scored, relative([bins[i] for i in scored]), strict=True))
+    return [found.get(i) for i in range(len(bins))]
+
+
+def _loss(one: Bin) -> str:
+    if one.mean is None:
+        return "–"
+    return (
+        f"{one.mean:.3f}" if one.low is None or one.high is None else f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]"
+    )
+
+
+def _bytes(read_on: Mapping[str, Any]) -> Titled:
+    _, _, about = read_on["repeated"]
+    rows = [
+        [f"{one['tokens']:,}", f"{one['state']:,}", f"{one['window']:,}", f"{one['full']:,}"] for one in about["bytes"]
+    ]
+    columns = ("tokens read", "state, bytes", "window, bytes", "full attention would keep")
+    return Titled(
+        "Bytes kept for one stream on builtin:tiny-recall, float32, measured; full attention from its shapes",
+        Table(columns, rows),
+    )

@@ -1,0 +1,176 @@
+"""The tables of a page, from the table of a comparison and the records of its runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cotune.reproduce.page import Titled
+from cotune.store import Run, Table
+
+Json = Mapping[str, Any]
+_OF_THE_MACHINE = frozenset({"seconds", "peak_bytes"})
+
+
+def scores(found: Json) -> Titled:
+    """Row by stratum: the mean with its interval, and the means under each seed."""
+    strata = found["strata"]
+    columns = ["row", *(f"{stratum['cell']} (n {stratum['n']})" for stratum in strata), "by seed, all rows"]
+    rows = []
+    for row in found["rows"]:
+        cells = [row["label"]]
+        for stratum in strata:
+            score = stratum["scores"].get(row["label"])
+            cells.append("–" if score is None else f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]")
+        rows.append([*cells, " ".join(f"{value:.2f}" for value in row["by_seed"])])
+    return Titled(
+        "Accuracy, mean over seeds, with the 95 % interval over test rows; – is out of the model's reach",
+        Table(columns, rows),
+    )
+
+
+def gains(found: Json, reference: str) -> Titled:
+    """What a row gains over every other, by stratum, paired by test row, in percentage points."""
+    strata = found["strata"]
+    labels = [row["label"] for row in found["rows"] if row["label"] != reference]
+    columns = ["over", *(stratum["cell"] for stratum in strata), "all rows", "Holm p", "by seed"]
+    rows = []
+    for label in labels:
+        pairs = [between(stratum["pairs"], reference, label) for stratum in strata]
+        whole = between(found["pairs"], reference, label)
+        cells = [label, *(_gain(pair) for pair in (*pairs, whole))]
+        if whole is None:
+            rows.append([*cells, "–", "–"])
+            continue
+        rows.append([*cells, f"{whole['holm']:.2g}", " ".join(f"{100 * gain:+.0f}" for gain in whole["by_seed"])])
+    return Titled(
+        f"What {reference} gains, in percentage points, with the paired 95 % interval over test rows",
+        Table(columns, rows),
+    )
+
+
+def verdict(claim: str, pair: Json | None) -> str:
+    """A sentence: yes, no, or that it cannot be told, with the figure either way."""
+    if pair is None:
+        return f"{claim}: not measured."
+    agreeing = sum(gain > 0 for gain in pair["by_seed"])
+    said = "yes" if pair["seen"] and pair["gain"] > 0 else "no, the other way round" if pair["seen"] else "not seen"
+    return f"{claim}: {said}, {_gain(pair)} points, in {agreeing} of {len(pair['by_seed'])} seeds."
+
+
+def between(pairs: Sequence[Json], ours: str, theirs: str) -> Json | None:
+    """What one row gains over another; None where they were not compared."""
+    for pair in pairs:
+        if (pair["ours"], pair["theirs"]) == (ours, theirs):
+            return pair
+        if (pair["theirs"], pair["ours"]) == (ours, theirs):
+            turned = {"gain": -pair["gain"], "low": -pair["high"], "high": -pair["low"], "ours": ours, "theirs": theirs}
+            return {**pair, **turned, "by_seed": [-gain for gain in pair["by_seed"]]}
+    return None
+
+
+def shuffle(matrix: Json) -> Titled:
+    """Whose local model on whose held-back rows, mean over seeds."""
+    names = matrix["clients"]
+    columns = ["model of", *(f"rows of {name}" for name in names), "keys of nobody"]
+    rows = [
+        [name, *(f"{value:.3f}" for value in matrix["held"][i]), f"{matrix['unseen'][i]:.3f}"]
+        for i, name in enumerate(names)
+    ]
+    own, others = matrix["own"], matrix["others"]
+    caption = (
+        "Shuffled rules: accuracy of each client's local model (factors and rules) on each client's rows, mean over "
+        f"seeds; {matrix['n']} rows a cell and seed; on its own {own:.3f}, on others' {others:.3f}"
+    )
+    return Titled(caption, Table(columns, rows))
+
+
+def agreement(runs: Mapping[str, Sequence[Run]], labels: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Label -> mean over rounds and seeds of how far the clients' updates agree, by role."""
+    found = {}
+    for label in labels:
+        told = [record.diagnostics for run in runs[label] for record in run.rounds]
+        names = [f"{measure}_{role}" for measure in ("agreement", "cosine") for role in ("rule", "lora")]
+        found[label] = {name: math.fsum(one[name] for one in told) / len(told) for name in names if name in told[0]}
+    return found
+
+
+def conflict(runs: Mapping[str, Sequence[Run]], labels: Sequence[str]) -> Titled:
+    """Agreement and mean cosine of the clients' updates, of rules against factors."""
+    found = agreement(runs, labels)
+    clients = len(next(iter(runs.values()))[0].rounds[0].cohort.accepted)
+    names = ("agreement_rule", "agreement_lora", "cosine_rule", "cosine_lora")
+    rows = [[label, *(f"{found[label][name]:.3f}" for name in names)] for label in labels]
+    caption = (
+        "Update conflict, mean over rounds and seeds: agreement is 1 where all clients pull one way and "
+        f"{clients**-0.5:.2f} for {clients} at right angles; cosine is the mean over pairs of clients"
+    )
+    return Titled(caption, Table(("row", "agreement, rules", "agreement, LoRA", "cosine, rules", "cosine, LoRA"), rows))
+
+
+def costs(found: Json) -> Titled:
+    """Learning rate, steps, bytes and FLOPs of each row."""
+    columns = ("row", "learning rate", "client-steps", "up MB", "down MB", "GFLOP")
+    rows = [
+        [
+            row["label"],
+            "–" if row["lr"] is None else f"{row['lr']:g}",
+            f"{row['client_steps']:g}",
+            f"{row['uplink_bytes'] / 1e6:.3f}",
+            f"{row['downlink_bytes'] / 1e6:.3f}",
+            f"{row['flops'] / 1e9:.4g}",
+        ]
+        for row in found["rows"]
+    ]
+    return Titled(
+        "What a run costs: float32, all clients and rounds, framing included; a row alone sends nothing back",
+        Table(columns, rows),
+    )
+
+
+def search(found: Json) -> Titled:
+    """How learning rates were chosen."""
+    searches = found["search"]
+    rates = list(next(iter(searches.values()))["scores"]) if searches else []
+    rows = [
+        [
+            label,
+            *("diverged" if one["scores"][lr] is None else f"{one['scores'][lr]:.3f}" for lr in rates),
+            f"{one['chosen']:g}",
+        ]
+        for label, one in searches.items()
+    ]
+    return Titled(
+        "Accuracy on the clients' held-back rows on the spare seed, by learning rate",
+        Table(("row", *rates, "chosen"), rows),
+    )
+
+
+def hashed(about: Json) -> dict[str, list[str]]:
+    """Row -> the hashes of its experiments."""
+    return {label: [run["hash"] for run in row["runs"]] for label, row in about["rows"].items()}
+
+
+def hashes(about: Json) -> Titled:
+    """The experiments behind the numbers; the same hash is the same bits on the same versions and kind of machine."""
+    rows = [[label, " ".join(found)] for label, found in hashed(about).items()]
+    return Titled("Experiments, one a seed", Table(("row", "hashes"), rows))
+
+
+def portable(found: Json) -> dict[str, Any]:
+    """The table without what another machine would change."""
+    rows = [{name: value for name, value in row.items() if name not in _OF_THE_MACHINE} for row in found["rows"]]
+    searches = {
+        label: {name: value for name, value in one.items() if name not in _OF_THE_MACHINE}
+        for label, one in found["search"].items()
+    }
+    kept = ("metric", "seeds", "n", "different_rows", "chance", "resamples", "pairs")
+    return {**{name: found[name] for name in kept}, "rows": rows, "search": searches}
+
+
+def _gain(pair: Json | None) -> str:
+    if pair is None:
+        return "–"
+    gain, low, high = (100 * pair[name] + 0.0 for name in ("gain", "low", "high"))
+    return f"{gain:+.1f} [{low:+.1f}, {high:+.1f}]"
