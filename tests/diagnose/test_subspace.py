@@ -197,8 +197,22 @@ def test_opposite_clients_cancel() -> None:
     start, one = drawn(0), drawn(1)
     other = one.replace({"b1": -one["b1"], "b2": -one["b2"]})
     found = folded(start, [one, other], [1.0, 1.0], start).numbers
-    assert found["cancellation"] == pytest.approx(0.0, abs=1e-7)
+    assert found["cancellation"] == 0.0
     assert found["pairwise_cosine"] == pytest.approx(-1.0)
+    relative_to_nothing = {"client_global_cosine", "aggregation_gap", "truncation_tail"}
+    assert not relative_to_nothing & set(found)
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_the_longest_finite_replies_are_measured_without_an_overflow(count: int) -> None:
+    start = drawn(0)
+    replies = [drawn(seed, 1e37) for seed in range(1, count + 1)]
+    found = folded(start, replies, [1.0] * count, drawn(9, 1e37))
+    assert set(found.numbers) == NAMES
+    assert all(math.isfinite(value) for value in found.numbers.values())
+    small = folded(start, [drawn(seed) for seed in range(1, count + 1)], [1.0] * count, drawn(9)).numbers
+    for name in ("basis_overlap", "pairwise_cosine", "cancellation", "aggregation_gap", "truncation_tail"):
+        assert found.numbers[name] == pytest.approx(small[name], rel=1e-4), name
 
 
 def test_spaces_drawn_at_random_overlap_as_the_floor_says() -> None:

@@ -16,6 +16,7 @@ from cotune.report.shown import Shown, counted
 _LESS = ("loss", "perplexity", "cross_entropy", "nll", "error", "forgetting", "bits")
 DROP, WORST = "drop in {}", "worst client's {}"
 GATE = "gate/"  # what a memory trainable tells of each layer; drawn on a page of its own
+FLOOR = "_floor"  # ends the name of a level that another number is read against; drawn beside it
 
 Value = Callable[[RoundRecord], float | None]
 
@@ -59,7 +60,7 @@ def by_round(runs: Sequence[Shown]) -> dict[str, Value]:
         found[DROP.format(name)] = _drop(name)
         found[WORST.format(name)] = _worst(name)
     for name in diagnostics(runs):
-        if not name.startswith(GATE):
+        if not name.startswith(GATE) and not name.endswith(FLOOR):
             found.setdefault(name, _diagnostic(name))
     return found
 

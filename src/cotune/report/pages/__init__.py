@@ -9,7 +9,15 @@ from cotune.report.pages.convergence import convergence
 from cotune.report.pages.cost import cost
 from cotune.report.pages.memory import memory
 from cotune.report.pages.overview import overview
+from cotune.report.pages.subspace import subspace
 from cotune.report.plot import Page
 from cotune.report.shown import Shown
 
-PAGES: tuple[Callable[[Sequence[Shown]], Page | None], ...] = (overview, convergence, clients, memory, cost)
+PAGES: tuple[Callable[[Sequence[Shown]], Page | None], ...] = (
+    overview,
+    convergence,
+    clients,
+    memory,
+    subspace,
+    cost,
+)

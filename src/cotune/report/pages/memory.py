@@ -53,8 +53,8 @@ def _gates(runs: Sequence[Shown], which: Choice, columns: Columns) -> list[Plot]
         for i, name in enumerate(names):
             columns[f"{run.key}/gate/{i}"] = series.finite(record.diagnostics.get(name) for record in run.rounds)
         layers = [f"layer {name.removeprefix(series.GATE)}" for name in names]
-        lines = [_line(run, layer, i, f"{run.key}/gate/{i}") for i, layer in enumerate(layers)]
-        figures[run.key] = {"data": lines, "layout": _layout(run, "Mean of |gate|", "tozero")}
+        lines = [line(run, layer, i, f"{run.key}/gate/{i}") for i, layer in enumerate(layers)]
+        figures[run.key] = {"data": lines, "layout": layout(run, "Mean of |gate|", "tozero")}
         rows = [[record.round, *(record.diagnostics.get(name) for name in names)] for record in run.rounds]
         heads = ("Round", *map(titled, layers))
         tables += [table(f"Gates of {run.label}", heads, rows, data_when=when(run=run.key))] if names else []
@@ -87,7 +87,7 @@ def _conflict(runs: Sequence[Shown], which: Choice, columns: Columns) -> list[Pl
             for name in MEASURES:
                 columns[f"{run.key}/conflict/{name}/{role}"] = _values(run, f"{name}_{role}")
             columns[f"{run.key}/conflict/floor/{role}"] = [_floor(record, role) for record in run.rounds]
-        figures[run.key] = {"data": _conflict_traces(run, roles), "layout": _layout(run, "", "normal")}
+        figures[run.key] = {"data": _conflict_traces(run, roles), "layout": layout(run, "", "normal")}
         tables += [_conflict_table(run, roles)] if roles else []
     options = [Option(name, text, {"yaxis.title.text": text}) for name, text in known.items()]
     return [
@@ -123,11 +123,11 @@ def _floor(record: RoundRecord, role: str) -> float | None:
 
 
 def _conflict_traces(run: Shown, roles: Sequence[str]) -> list[Json]:
-    lines = [_line(run, role, ROLES.index(role), f"{run.key}/conflict/{{conflict}}/{role}") for role in roles]
+    lines = [line(run, role, ROLES.index(role), f"{run.key}/conflict/{{conflict}}/{role}") for role in roles]
     floors = {tuple(_floor(record, role) for record in run.rounds): role for role in reversed(roles)}
     at_right_angles = [
         {
-            **_line(run, "1/√K" if len(floors) == 1 else f"1/√K of {role}", 0, f"{run.key}/conflict/floor/{role}"),
+            **line(run, "1/√K" if len(floors) == 1 else f"1/√K of {role}", 0, f"{run.key}/conflict/floor/{role}"),
             "mode": "lines",
             "line": {"width": 1.6, "dash": "dot", "color": css("muted")},
             "when": {"conflict": "agreement"},
@@ -153,7 +153,8 @@ def _conflict_table(run: Shown, roles: Sequence[str]) -> Html:
     return table(f"Updates of the clients of {run.label}", heads, rows, data_when=when(run=run.key))
 
 
-def _line(run: Shown, name: str, slot: int, y: str) -> Json:
+def line(run: Shown, name: str, slot: int, y: str) -> Json:
+    """A run's numbers by round, in the colour and dash of a slot."""
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -170,7 +171,8 @@ def _line(run: Shown, name: str, slot: int, y: str) -> Json:
     }
 
 
-def _layout(run: Shown, title: str, least: str) -> Json:
+def layout(run: Shown, title: str, least: str) -> Json:
+    """Lines of a run by round, with the axis' title and where it begins."""
     return {
         "height": 400,
         "xaxis": series.rounds_axis([run]),
