@@ -27,7 +27,10 @@ EXPECTED: Mapping[str, tuple[tuple[str, ...], ...]] = {
         (),
         ("memory", "forgotten"),
         ("folder my-memory",),
-        ("<MemorySession>", "8",),
+        (
+            "<MemorySession>",
+            "8",
+        ),
     ),
 }
 

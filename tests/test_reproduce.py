@@ -148,11 +148,26 @@ def test_the_table_has_a_dash_where_full_attention_does_not_reach(needle: ct.Com
 
 def test_a_verdict_is_given_either_way() -> None:
     pair = {"ours": "a", "theirs": "b", "gain": 0.2, "low": 0.1, "high": 0.3, "seen": True, "by_seed": [0.1, 0.3]}
-    assert tables.verdict("It helps", pair) == "It helps: yes, +20.0 [+10.0, +30.0] points, in 2 of 2 seeds."
-    turned = tables.between([pair], "b", "a")
+    unsure = (
+        "yes on these seeds, and others might say otherwise, +20.0 [+10.0, +30.0] points, over seeds [-107.1, +147.1]"
+    )
+    assert tables.verdict("It helps", pair) == f"It helps: {unsure}, in 2 of 2 seeds."
+    sure = {**pair, "by_seed": [0.19, 0.2, 0.21]}
+    assert tables.verdict("It helps", sure).startswith(
+        "It helps: yes, +20.0 [+10.0, +30.0] points, over seeds [+17.5, "
+    )
+    turned = tables.between([sure], "b", "a")
     assert tables.verdict("It helps", turned).startswith("It helps: no, the other way round, -20.0 [-30.0, -10.0] poi")
     assert tables.verdict("It helps", {**pair, "seen": False}).startswith("It helps: not seen, +20.0")
     assert tables.verdict("It helps", None) == "It helps: not measured."
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    assert tables.over_seeds([0.3]) is None
+    low, high = tables.over_seeds([0.1, 0.2, 0.3, 0.4, 0.5]) or (0, 0)
+    assert (low, high) == pytest.approx((0.3 - 0.19632, 0.3 + 0.19632), abs=1e-4)  # 2.7764 · 0.15811 / √5
+    many = tables.over_seeds([float(value) for value in range(21)]) or (0, 0)
+    assert many[1] - 10 == pytest.approx(2.0860 * math.sqrt(38.5 / 21), abs=1e-2)
 
 
 @given(seed=st.integers(0, 50), keys=st.integers(1, 64), gap=st.integers(0, 6))

@@ -151,8 +151,7 @@ def check(reply: Envelope, sent: Header, kind: Kind) -> None:
     """Raise for the first thing about a reply that its request does not allow; its layout was checked on opening.
 
     Raises:
-        CotuneError: E_RUN, E_ROUND, E_BASE, E_KEYS, E_SEED, E_COUNT, E_SCALAR or E_NONFINITE, with what was got and
-            expected.
+        CotuneError: E_RUN, E_ROUND, E_BASE, E_KEYS, E_SEED, E_COUNT, E_SCALAR or E_NONFINITE, with got and expected.
     """
     header = reply.header
     rows = (

@@ -5,25 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import Wrapped, experiment, play
 from torch import Tensor
 
-from cotune import wire
 from cotune.core.change import Base
-from cotune.core.contracts import OnReply, Outcome
-from cotune.core.errors import Code, CotuneError
-from cotune.core.message import Kind, Limits
-from cotune.core.record import LayerSubspace, RoundRecord
+from cotune.core.record import LayerSubspace
 from cotune.core.spec import Entry, Role, Spec
 from cotune.core.state import Theta
 from cotune.diagnose import subspace
-from cotune.diagnose.overlap import basis, overlap_squared
 from cotune.diagnose.subspace import Found, Subspace
 
 SPEC = Spec(
@@ -215,26 +208,6 @@ def test_the_longest_finite_replies_are_measured_without_an_overflow(count: int)
         assert found.numbers[name] == pytest.approx(small[name], rel=1e-4), name
 
 
-def test_spaces_drawn_at_random_overlap_as_the_floor_says() -> None:
-    generator = torch.Generator().manual_seed(0)
-    ours, theirs = (torch.randn(400, 32, r, generator=generator, dtype=torch.float64) for r in (4, 2))
-    square, floor = overlap_squared(basis(ours), basis(theirs))
-    assert floor.tolist() == [4 / 32] * 400
-    assert float(square.mean()) == pytest.approx(4 / 32, rel=0.05)
-
-
-def test_directions_that_a_matrix_lacks_are_none() -> None:
-    columns = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    columns[:, 2] = columns[:, 0] - columns[:, 1]
-    both = torch.stack([columns, torch.zeros(6, 3, dtype=torch.float64)])
-    q, rank = basis(both)
-    assert rank.tolist() == [2, 0]
-    assert torch.allclose(q[0] @ (q[0].mT @ columns), columns)
-    square, floor = overlap_squared(basis(columns), (q, rank))
-    assert square.tolist() == pytest.approx([1.0, math.nan], nan_ok=True)
-    assert floor.isnan().tolist() == [False, True]
-
-
 @given(st.integers(0, 2**16))
 def test_how_a_client_splits_its_product_moves_nothing_but_the_gap(seed: int) -> None:
     start, after = drawn(0), drawn(9)
@@ -386,99 +359,3 @@ def test_nothing_is_written_to_and_nothing_but_factors_is_kept() -> None:
     kept = fold._kept["one"].factors
     assert set(kept) == {"a1", "b1", "a2", "b2"}
     assert all(kept[name] is reply[name] for name in kept), "no copy"
-
-
-class Recorded(Wrapped):
-    """Keeps what clients sent."""
-
-    sent: dict[str, Mapping[str, Tensor]]
-
-    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
-        def take(client: str, reply: bytes | CotuneError) -> None:
-            assert isinstance(reply, bytes)
-            envelope = wire.decode(reply, Limits(bytes=10**9))
-            if envelope.header.kind is Kind.UPDATE:
-                self.sent[client] = envelope.part("theta")
-            on_reply(client, reply)
-
-        return self.inner.exchange(downs, deadline, min_ok, take)
-
-
-ONE = {"rounds": 1, "cohort": 3}
-
-
-@pytest.mark.parametrize("row", ["lora-fedavg", "subspace-reg"])
-def test_a_round_records_its_replies_and_the_gap_of_averaging_factors(row: str, tmp_path: Path) -> None:
-    Recorded.sent = {}
-    whole = experiment(row, federation=ONE, evaluation={"which": "none"}, method__trainable__rank=2)
-    setup = whole.blueprint().build()
-    run = play(whole, tmp_path / "one", make_engine=Recorded)
-    replies = [Theta(tensors) for _, tensors in sorted(Recorded.sent.items())]
-    weights = [float(run.about["clients"][client]["rows"]) for client in sorted(Recorded.sent)]
-    expected = dense(setup.start, replies, weights, setup.start, setup.spec)
-    told = run.rounds[0].diagnostics
-    committed = ("norm_", "basis_overlap")  # of these the oracle would need the new theta
-    for name in NAMES:
-        if not name.startswith(committed) or name == "norm_products":
-            assert told[name] == pytest.approx(expected[name], rel=1e-6, abs=1e-9), name
-    assert told["aggregation_gap"] > 1e-6
-    record = run.rounds[0].subspace
-    assert record is not None
-    assert record.clients == run.rounds[0].cohort.accepted
-    assert [layer.layer for layer in record.layers] == list(setup.spec.pairs)
-    assert RoundRecord.model_validate_json(run.rounds[0].model_dump_json()) == run.rounds[0]
-
-
-def test_under_orthonormal_b_the_committed_basis_is_the_leading_one(tmp_path: Path) -> None:
-    run = play(experiment("subspace-reg", federation=ONE, method__trainable__rank=2), tmp_path)
-    told, record = run.rounds[0].diagnostics, run.rounds[0].subspace
-    assert record is not None
-    cells = [cell**2 for layer in record.layers for cell in layer.overlap if cell is not None]
-    assert sum(cells) / len(cells) == pytest.approx(told["basis_overlap_squared"], rel=1e-5)
-    assert told["norm_b"] == pytest.approx(math.sqrt(2 * 2), rel=1e-5), "two layers of two orthonormal columns"
-
-
-def test_measuring_changes_no_theta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = experiment("fedex-lora", federation={"rounds": 2, "cohort": 3}, evaluation={"which": "none"})
-    measured = play(whole, tmp_path / "one")
-    monkeypatch.setattr(Subspace, "add", lambda *_: None)
-    blind = play(whole, tmp_path / "other")
-    assert measured.theta_sha256 == blind.theta_sha256
-    assert set(measured.rounds[0].diagnostics) - set(blind.rounds[0].diagnostics) == NAMES
-    assert blind.rounds[0].subspace is None
-
-
-def test_where_factors_start_anew_there_is_no_new_basis_to_overlap_with(tmp_path: Path) -> None:
-    told = play(experiment("flora", federation=ONE), tmp_path).rounds[0].diagnostics
-    assert NAMES - set(told) == {"basis_overlap", "basis_overlap_floor"}
-    assert told["norm_b"] == 0.0 < told["norm_effective"]
-
-
-@pytest.mark.parametrize("row", ["fedavg", "fedsa-lora", "decomfl"])
-def test_rows_without_pairs_that_the_server_gets_tell_nothing(row: str, tmp_path: Path) -> None:
-    record = play(experiment(row, federation=ONE), tmp_path).rounds[0]
-    assert not NAMES & set(record.diagnostics)
-    assert record.subspace is None
-
-
-def test_an_abandoned_round_tells_nothing(tmp_path: Path) -> None:
-    class Lossy(Wrapped):
-        rounds = 0
-
-        def exchange(
-            self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply
-        ) -> Outcome:
-            self.rounds += 1
-            gone, lost = CotuneError(Code.CLIENT, "gone"), min(downs) if self.rounds == 1 else None
-            return self.inner.exchange(
-                downs, deadline, min_ok, lambda client, reply: on_reply(client, gone if client == lost else reply)
-            )
-
-    few = {"rounds": 2, "cohort": 2, "min_replies": 2}
-    run = play(experiment(federation=few, evaluation={"which": "none"}), tmp_path, make_engine=Lossy)
-    first, second = run.rounds
-    assert first.abandoned
-    assert first.subspace is None
-    assert not NAMES & set(first.diagnostics)
-    assert second.subspace is not None
-    assert set(second.diagnostics) >= NAMES

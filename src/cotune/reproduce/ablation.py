@@ -85,8 +85,9 @@ def page(name: str, found: Comparison) -> Found:
         f"{found.table['chance']:.3f}.",
         tables.scores(found.table),
         Titled("Against the plain rule, in percentage points, paired by test row", _against(found.table)),
-        "Seen: the interval is off zero, and the sign-flip p-value is at most 5 % after Holm's correction for every "
-        "pair of rows. Intervals are over test rows: whether other seeds would say the same is what `seeds` counts.",
+        "Seen: the interval over test rows is off zero, and the sign-flip p-value is at most 5 % after Holm's "
+        "correction for every pair of rows. Over seeds: the 95 % interval of the mean over training runs, by Student's "
+        "t; where it holds zero, other seeds might say otherwise.",
         tables.costs(found.table),
         tables.hashes(found.about),
     ]
@@ -109,5 +110,8 @@ def _against(table: tables.Json) -> Any:
         said = ("above" if pair["gain"] > 0 else "below") if pair["seen"] else "no difference seen"
         seeds = f"{sum(gain > 0 for gain in pair['by_seed'])} of {len(pair['by_seed'])}"
         ends = [f"{100 * pair[name]:+.1f}" for name in ("gain", "low", "high")]
-        rows.append([row["label"], *ends, f"{pair['holm']:.2g}", said, seeds])
-    return Table(("row", "gain", "low", "high", "Holm p", "seen", "seeds above"), rows)
+        apart = tables.over_seeds(pair["by_seed"])
+        over = ("–", "–") if apart is None else tuple(f"{100 * end:+.1f}" for end in apart)
+        rows.append([row["label"], *ends, f"{pair['holm']:.2g}", said, seeds, *over])
+    heads = ("row", "gain", "low", "high", "Holm p", "seen", "seeds above", "over seeds, low", "over seeds, high")
+    return Table(heads, rows)

@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cotune.diagnose.interval import Z
 from cotune.reproduce.page import Titled
 from cotune.store import Run, Table
 
 Json = Mapping[str, Any]
+# The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom.
+_STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788)
 _OF_THE_MACHINE = frozenset({"seconds", "peak_bytes"})
 
 
@@ -34,20 +37,22 @@ def gains(found: Json, reference: str) -> Titled:
     """What a row gains over every other, by stratum, paired by test row, in percentage points."""
     strata = found["strata"]
     labels = [row["label"] for row in found["rows"] if row["label"] != reference]
-    columns = ["over", *(stratum["cell"] for stratum in strata), "all rows", "Holm p", "by seed"]
+    columns = ["over", *(stratum["cell"] for stratum in strata), "all rows", "Holm p", "by seed", "over seeds"]
     rows = []
     for label in labels:
         pairs = [between(stratum["pairs"], reference, label) for stratum in strata]
         whole = between(found["pairs"], reference, label)
         cells = [label, *(_gain(pair) for pair in (*pairs, whole))]
         if whole is None:
-            rows.append([*cells, "–", "–"])
+            rows.append([*cells, "–", "–", "–"])
             continue
-        rows.append([*cells, f"{whole['holm']:.2g}", " ".join(f"{100 * gain:+.0f}" for gain in whole["by_seed"])])
-    return Titled(
-        f"What {reference} gains, in percentage points, with the paired 95 % interval over test rows",
-        Table(columns, rows),
+        each = " ".join(f"{100 * gain:+.0f}" for gain in whole["by_seed"])
+        rows.append([*cells, f"{whole['holm']:.2g}", each, _ends(over_seeds(whole["by_seed"]))])
+    caption = (
+        f"What {reference} gains, in percentage points, with the paired 95 % interval over test rows; over seeds: the "
+        "95 % interval of the mean over training runs, by Student's t"
     )
+    return Titled(caption, Table(columns, rows))
 
 
 def verdict(claim: str, pair: Json | None) -> str:
@@ -56,7 +61,23 @@ def verdict(claim: str, pair: Json | None) -> str:
         return f"{claim}: not measured."
     agreeing = sum(gain > 0 for gain in pair["by_seed"])
     said = "yes" if pair["seen"] and pair["gain"] > 0 else "no, the other way round" if pair["seen"] else "not seen"
-    return f"{claim}: {said}, {_gain(pair)} points, in {agreeing} of {len(pair['by_seed'])} seeds."
+    seeds = over_seeds(pair["by_seed"])
+    settled = seeds is not None and not seeds[0] <= 0 <= seeds[1]
+    said += "" if settled or said == "not seen" else " on these seeds, and others might say otherwise"
+    over = f", over seeds {_ends(seeds)}" if seeds else ""
+    return f"{claim}: {said}, {_gain(pair)} points{over}, in {agreeing} of {len(pair['by_seed'])} seeds."
+
+
+def over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of runs under different seeds, by Student's t; None for one seed."""
+    free = len(values) - 1
+    if free < 1:
+        return None
+    mean = math.fsum(values) / len(values)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / free / len(values))
+    # Past the table, the expansion in 1 / free, which is right to two digits after the point there.
+    t = _STUDENT[free - 1] if free <= len(_STUDENT) else Z + (Z**3 + Z) / (4 * free)
+    return mean - t * spread, mean + t * spread
 
 
 def between(pairs: Sequence[Json], ours: str, theirs: str) -> Json | None:
@@ -167,6 +188,10 @@ def portable(found: Json) -> dict[str, Any]:
     }
     kept = ("metric", "seeds", "n", "different_rows", "chance", "resamples", "pairs")
     return {**{name: found[name] for name in kept}, "rows": rows, "search": searches}
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "–" if interval is None else f"[{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
 
 
 def _gain(pair: Json | None) -> str:

@@ -9,7 +9,7 @@ from itertools import product
 from cotune.core.record import Metric, RoundRecord
 from cotune.report import series
 from cotune.report.html import Html, number, table, tag, titled
-from cotune.report.pages.convergence import line
+from cotune.report.pages.convergence import chance, line
 from cotune.report.pages.participation import by_client
 from cotune.report.plot import Choice, Columns, Json, Option, Plot, chosen, css, height, when
 from cotune.report.shown import Shown
@@ -138,15 +138,7 @@ def _curve(runs: Sequence[Shown], names: Sequence[str], metric: Choice, follows:
             columns[f"{key}/{end}"] = series.finite(getattr(one, end) for one in found.values())
         columns[f"{key}/note"] = [f"gap {gap:,}: {_said(one)}" for gap, one in found.items()]
         rows[name] += [[run.label, _round(run), gap, *_numbers(one)] for gap, one in found.items()]
-    chance = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "chance",
-        "legendrank": 2000,
-        "hovertemplate": "%{y:.4g}",
-        "line": {"width": 1.6, "dash": "dot", "color": css("muted")},
-        "across": [f"{run.key}/gap/{{cell_metric}}/chance" for run in runs],
-    }
+    guessed = chance([f"{run.key}/gap/{{cell_metric}}/chance" for run in runs])
     gaps = sorted({gap for run in runs for name in names for gap in _gaps(_cells(run, name))})
     x = {"title": {"text": "Gap between the last write and the first question"}, "type": "log"}
     layout = {
@@ -162,7 +154,7 @@ def _curve(runs: Sequence[Shown], names: Sequence[str], metric: Choice, follows:
         title="What is recalled, by how long ago it was written",
         says="Test rows at the last round that scores them; whiskers are 95 % intervals over rows, and the dotted "
         "line is chance. A curve that stays up says that the value is still there, not by which part of the model.",
-        figures={"": {"data": [chance, *(_recall(run) for run in runs)], "layout": layout}},
+        figures={"": {"data": [guessed, *(_recall(run) for run in runs)], "layout": layout}},
         choices=() if follows else (metric,),
         follows=(metric,) if follows else (),
         tables=[table(f"{titled(name)} by gap", heads, rows[name], data_when=when(cell_metric=name)) for name in names],

@@ -26,7 +26,7 @@ def convergence(runs: Sequence[Shown]) -> Page | None:
     over = Choice("x", "Over", series.axes(runs))
     band = BAND if len(runs) <= 2 else BAND / 2
     traces = [trace for run in runs for trace in _band(run, band)]
-    traces.append(_chance(runs))
+    traces.append(chance([f"{run.key}/{{metric}}/chance" for run in runs]))
     traces += [_curve(run) for run in runs]
     curves = Plot(
         id="curves",
@@ -79,7 +79,8 @@ def _band(run: Shown, alpha: float) -> list[Json]:
     return [_edge(run, "low"), {**_edge(run, "high"), "fill": "tonexty", "fillcolor": css(run.colour, alpha)}]
 
 
-def _chance(runs: Sequence[Shown]) -> Json:
+def chance(across: list[str]) -> Json:
+    """The dotted line of what guessing scores, through these columns."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -87,7 +88,7 @@ def _chance(runs: Sequence[Shown]) -> Json:
         "legendrank": 2000,
         "hovertemplate": "%{y:.4g}",
         "line": {"width": 1.6, "dash": "dot", "color": css("muted")},
-        "across": [f"{run.key}/{{metric}}/chance" for run in runs],
+        "across": across,
     }
 
 

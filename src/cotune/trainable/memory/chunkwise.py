@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from cotune.trainable.memory import gradient
 from cotune.trainable.memory.blocks import block, chunks, fitted, joined, masks, products, solved
@@ -77,22 +76,12 @@ def _followed(*inputs: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 
 
-class _Chunked(Function):
-    generate_vmap_rule = True
-
+class _Chunked(gradient.Kept):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
         """(o, the last state), and what the gradient needs."""
         *inputs, size, rule = given
         return gradient.forward(inputs, size, rule, keep=True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the inputs, and all that `forward` returns for it."""
-        *given, ctx.size, ctx.rule = inputs
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[2:])
-        ctx.save_for_backward(*given, *output[2:])
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_state: Tensor | None, *_: Tensor) -> tuple[Any, ...]:

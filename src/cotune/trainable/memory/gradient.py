@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
 
 from cotune.trainable.memory.blocks import Block, block, chunks, joined, masks, played, put, solved
 from cotune.trainable.memory.rule import Pair, Rule, Tokens, compute_dtype
@@ -25,6 +26,20 @@ SEGMENT = 8  # chunks that are worked on together
 ROWS = 1152  # on a CPU at most so many keys together: what is in its cache is far faster
 
 Inputs = Sequence[Any]  # q, k, v, beta, decay or None, state
+
+
+class Kept(Function):
+    """A function of (q, k, v, beta, decay, state, size, rule) that keeps these, and all it returns past (o, state)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep them."""
+        *given, ctx.size, ctx.rule = inputs
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.save_for_backward(*given, *output[2:])
 
 
 def forward(inputs: Inputs, size: int, rule: Rule, keep: bool) -> tuple[Tensor, ...]:

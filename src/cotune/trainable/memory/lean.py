@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from cotune.trainable.memory import gradient
@@ -35,22 +34,12 @@ def lean(
     return out, last
 
 
-class _Lean(Function):
-    generate_vmap_rule = True
-
+class _Lean(gradient.Kept):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
         """(o, the last state), and the states before each chunk."""
         *inputs, size, rule = given
         return gradient.forward(inputs, size, rule, keep=False)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the inputs and the states before each chunk."""
-        *given, ctx.size, ctx.rule = inputs
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[2:])
-        ctx.save_for_backward(*given, *output[2:])
 
     @staticmethod
     @once_differentiable
