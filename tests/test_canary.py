@@ -352,7 +352,8 @@ def test_a_reset_session_is_a_fresh_one_to_the_bit_and_what_it_held_is_gone(mode
 def census() -> tuple[int, int]:
     """How many tensors there are, and the bytes of all that they keep alive."""
     gc.collect()
-    tensors = [thing for thing in gc.get_objects() if type(thing) in (Tensor, torch.nn.Parameter)]
+    found = [thing for thing in gc.get_objects() if type(thing) in (Tensor, torch.nn.Parameter)]
+    tensors = [tensor for tensor in found if tensor.layout is torch.strided]  # others have no storage of their own
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return len(tensors), sum(storages.values())
 

@@ -16,7 +16,7 @@ from cotune.comparison.question import Question
 from cotune.comparison.search import Search
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import derive, numpy_generator
-from cotune.diagnose.paired import Array, detectable, direction, holm, paired_bootstrap, sign_flip
+from cotune.diagnose.paired import RESAMPLES, Array, detectable, direction, holm, paired_bootstrap, sign_flip
 
 ALPHA = 0.05
 
@@ -212,13 +212,15 @@ def measure(question: Question, outcome: Outcome) -> Measured:
 def _pairs(scores: Mapping[str, Array], metric: str, draw: int) -> tuple[Pair, ...]:
     """Every two rows on the test rows that both were scored on; none for two without such a row."""
     pairs = []
+    # As many that the smallest p-value there can be is still below 5 % after the correction for every pair.
+    turns = max(RESAMPLES, 100 * math.comb(len(scores), 2))
     for ours, theirs in itertools.combinations(scores, 2):
         gains = direction(metric) * (scores[ours] - scores[theirs])
         gains = gains[~np.isnan(gains).all(1)]
         if not len(gains):
             continue
         gain, low, high = paired_bootstrap(gains, numpy_generator(draw))
-        p, by_seed = sign_flip(gains, numpy_generator(draw)), tuple(np.nanmean(gains, axis=0).tolist())
+        p, by_seed = sign_flip(gains, numpy_generator(draw), turns), tuple(np.nanmean(gains, axis=0).tolist())
         pairs.append(Pair(ours, theirs, gain, low, high, p, 1.0, detectable(gains), by_seed))
     corrected = holm([pair.p for pair in pairs])
     return tuple(replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True))

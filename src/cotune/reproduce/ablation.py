@@ -86,8 +86,8 @@ def page(name: str, found: Comparison) -> Found:
         tables.scores(found.table),
         Titled("Against the plain rule, in percentage points, paired by test row", _against(found.table)),
         "Seen: the interval over test rows is off zero, and the sign-flip p-value is at most 5 % after Holm's "
-        "correction for every pair of rows. Over seeds: the 95 % interval of the mean over training runs, by Student's "
-        "t; where it holds zero, other seeds might say otherwise.",
+        "correction for every pair of rows, of which there are many. Over seeds: the 95 % interval of the mean over "
+        "training runs, by Student's t; where it holds zero, other seeds might say otherwise.",
         tables.costs(found.table),
         tables.hashes(found.about),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from cotune.experiment import Experiment, differences
 from cotune.reproduce.page import Titled
 from cotune.reproduce.paper import wilson
-from cotune.store import Table
+from cotune.store import Run, Table
 
 OURS = ("experiment", "accuracy %", "95 % interval", "n", "chance")
 _BORING = frozenset({"name", "seeds"})
@@ -36,10 +36,10 @@ def stream(numbers: dict[str, Any]) -> Titled:
     return Titled(f"The paper's streams ({told['where']}): {told['unit']}", Table(("paper", "%"), rows))
 
 
-def differing(published: Experiment, ours: Experiment) -> Titled:
-    """Every setting in which the two differ."""
+def differing(published: Experiment, ours: Run) -> Titled:
+    """Every setting in which a run of ours differs from the published experiment."""
     rows = []
-    for line in differences(published.resolved(), ours.resolved()):
+    for line in differences(published.resolved(), ours.about["experiment"]):
         name, _, change = line.partition(": ")
         if name.partition(".")[0] not in _BORING:
             before, _, after = change.partition(" -> ")

@@ -75,8 +75,9 @@ def over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     mean = math.fsum(values) / len(values)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / free / len(values))
-    # Past the table, the expansion in 1 / free, which is right to two digits after the point there.
-    t = _STUDENT[free - 1] if free <= len(_STUDENT) else Z + (Z**3 + Z) / (4 * free)
+    # Past the table, the expansion in 1 / free, which is right to three digits after the point there.
+    further = (Z**3 + Z) / (4 * free) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * free**2)
+    t = _STUDENT[free - 1] if free <= len(_STUDENT) else Z + further
     return mean - t * spread, mean + t * spread
 
 
