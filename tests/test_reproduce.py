@@ -21,13 +21,15 @@ from cotune import comparison, resolve
 from cotune.cli import main
 from cotune.core.errors import Code
 from cotune.core.spec import Role
+from cotune.experiment import Experiment
 from cotune.reproduce import REPRODUCTIONS, Laptop, tables
 from cotune.reproduce.ablation import RULES, FedNLAblation
 from cotune.reproduce.needle import FEDNL, FROZEN, FULL, LOCAL, WINDOWED, FedNLNeedle, Size, ground, question, recipe
 from cotune.reproduce.page import Page, Titled
+from cotune.reproduce.repeated import Repeated, repeated
 from cotune.reproduce.shuffled import shuffled
-from cotune.reproduce.stream import FedNLStream
-from cotune.reproduce.streams import context_bytes, read, reopened, repeated
+from cotune.reproduce.stream import CENTRED, FedNLStream
+from cotune.reproduce.streams import context_bytes, read, reopened
 from cotune.store import Run, Table
 
 TINY = Size(rounds=1, steps=1, rows=16, held=3, test_rows=4, sweep=())
@@ -172,7 +174,7 @@ def test_the_interval_over_seeds_is_students() -> None:
 
 @given(seed=st.integers(0, 50), keys=st.integers(1, 64), gap=st.integers(0, 6))
 def test_a_dumb_reader_knows_every_repeated_value_but_the_first(seed: int, keys: int, gap: int) -> None:
-    words, told = repeated(seed, 300, keys, gap)
+    words, told = repeated(seed, 300, range(keys), gap)
     assert len(words) >= 300
     held: dict[str, str] = {}
     asked = [i + 2 for i, word in enumerate(words) if word.startswith("k") and words[i + 1] == "?"]
@@ -181,7 +183,18 @@ def test_a_dumb_reader_knows_every_repeated_value_but_the_first(seed: int, keys:
         if word.startswith("k"):
             value = words[i + (2 if words[i + 1] == "?" else 1)]
             assert held.setdefault(word, value) == value
-    assert len(held) <= keys
+    assert set(held) <= {f"k{key}" for key in range(keys)}
+
+
+def test_rows_of_a_stream_are_of_a_clients_own_keys_and_tests_of_nobodys() -> None:
+    task = Repeated(clients=2, rows=6, held=2, test_rows=4, pairs=5, questions=1, events=7, gap=3, test_gaps=(3,))
+    corpus = task.load(ct.Seeds())
+    groups = [[*split.train, *split.held] for split in corpus.clients.values()]
+    pools = [{w for row in rows for w in row["text"].split() if w.startswith("k")} for rows in (*groups, corpus.test)]
+    assert sum(map(len, pools)) == len(set().union(*pools))
+    assert all(len(row["told"]) == 7 for rows in groups for row in rows)
+    experiment = ground(TINY).model_copy(update={"task": task})
+    assert Experiment.model_validate(experiment.resolved()).task == task
 
 
 def test_reading_by_bins_is_one_pass_and_is_what_a_session_says(needle: ct.Comparison) -> None:
@@ -203,13 +216,13 @@ def test_reading_by_bins_is_one_pass_and_is_what_a_session_says(needle: ct.Compa
 
 def test_a_stream_reproduction_leaves_its_page_and_a_memory_that_the_report_shows(tmp_path: Path) -> None:
     class Small(FedNLStream):
-        size, prose_rounds, tokens, streams, lengths = TINY, 1, 1200, 2, (64, 128)
+        size, prose_rounds, tokens, streams, lengths, events = TINY, 1, 1200, 2, (64, 128), 4
 
     found = Small().laptop(Laptop(tmp_path, seeds=1))
     run = Run(found.folder)
     assert run.memory is not None
     assert run.memory.stream is not None
-    assert [series.name for series in run.memory.stream.series] == [FEDNL, WINDOWED]
+    assert [series.name for series in run.memory.stream.series] == [FEDNL, CENTRED, WINDOWED]
     assert [one.state for one in run.memory.bytes] == [run.memory.bytes[0].state] * 2
     from cotune import report
 
@@ -217,7 +230,7 @@ def test_a_stream_reproduction_leaves_its_page_and_a_memory_that_the_report_show
     results = json.loads((found.folder / "fednl-stream-laptop.json").read_text())
     for kind in ("repeated", "overwritten", "prose"):
         series = results["streams"][kind]["series"]
-        assert set(series) == {FEDNL, WINDOWED}
+        assert set(series) == {FEDNL, CENTRED, WINDOWED}
         assert math.isfinite(series[FEDNL]["change"]["mean"])
     _check_portable(found.folder, "fednl-stream-laptop", tmp_path)
 

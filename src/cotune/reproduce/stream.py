@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,16 +14,20 @@ from torch import Tensor
 
 from cotune import experiment as experiments
 from cotune.backbone import Backbone
+from cotune.comparison.ahead import ahead
+from cotune.core.events import Say
 from cotune.core.record import Bin, MemoryRecord, Stream, StreamSeries
 from cotune.core.seeds import Seeds
 from cotune.diagnose.interval import paired_interval
 from cotune.diagnose.streaming import doubling_bins, equal_bins, relative
+from cotune.engine import InlineEngine
 from cotune.experiment import Experiment
 from cotune.federation import Evaluation, Federation
 from cotune.reproduce import beside, needle, paper
 from cotune.reproduce.page import Page, Titled
+from cotune.reproduce.repeated import Repeated, repeated
 from cotune.reproduce.reproduction import Found, Laptop, Reproduction
-from cotune.reproduce.streams import Read, context_bytes, read, reopened, repeated
+from cotune.reproduce.streams import Read, context_bytes, read, reopened
 from cotune.store import Run, Table, write_json
 from cotune.task import Text
 from cotune.task.prose import Prose
@@ -30,7 +35,8 @@ from cotune.task.story import recall_stream
 from cotune.task.tokens import bare
 from cotune.task.worded import Worded
 
-FEDNL, WINDOWED = "fednl", "lora window"
+FEDNL, CENTRED, WINDOWED = "fednl", "fednl, centred keys", "lora window"
+KEYS = range(48, 56)  # of the pool that no client has
 PROSE = "synth:prose?clients=4&rows=600&sentences=24"
 FRESH = 10**6  # rows of prose from here on are in nobody's training
 
@@ -50,23 +56,25 @@ class FedNLStream(Reproduction):
     name: ClassVar[str] = "fednl-stream"
     source: ClassVar[str] = "fednl"
     files: ClassVar[tuple[str, ...]] = ("needle.toml",)
-    size: ClassVar[needle.Size] = needle.Size(rounds=20, lr=4e-3)
+    size: ClassVar[needle.Size] = needle.Size(rounds=15, lr=4e-3)
+    events: ClassVar[int] = 16
     prose_rounds: ClassVar[int] = 5
     tokens: ClassVar[int] = 8192
     streams: ClassVar[int] = 12
     lengths: ClassVar[tuple[int, ...]] = (1024, 2048, 4096, 8192, 16384)
 
     def laptop(self, setting: Laptop) -> Found:
-        """Two rows on recall, two on prose, each read on streams that nobody trained on."""
+        """Every row on recall and on prose, each read on streams that nobody trained on."""
         recall, prose = self._trained(setting)
         read_on = {
-            "repeated": self._read(recall, lambda words: self._stories(repeated, words), setting),
+            "repeated": self._read(recall, lambda words: self._stories(_repeated, words), setting),
             "overwritten": self._read(recall, lambda words: self._stories(recall_stream, words), setting),
             "prose": self._read(prose, self._paragraphs, setting),
         }
         folder = recall[FEDNL].folder
         for kind, runs in (("repeated", recall), ("prose", prose)):
-            _remember(runs[FEDNL], *read_on[kind], setting)
+            for label in (FEDNL, CENTRED):
+                _remember(label, runs[label], read_on[kind], setting.say)
         return page(self.name, read_on, {**_hashes("recall", recall), **_hashes("prose", prose)}, folder).written(
             f"{self.name}-laptop"
         )
@@ -93,9 +101,14 @@ class FedNLStream(Reproduction):
 
     def _trained(self, setting: Laptop) -> tuple[dict[str, Run], dict[str, Run]]:
         """The runs on recall and on prose."""
-        lora = needle.recipe("lora-fedavg", self.size)
-        base = needle.ground(self.size)
-        methods = {FEDNL: base.method, WINDOWED: lora}
+        methods = {
+            FEDNL: needle.recipe("fednl", self.size),
+            CENTRED: needle.recipe("fednl", self.size, **{"trainable.rules": {"centre": True}}),
+            WINDOWED: needle.recipe("lora-fedavg", self.size),
+        }
+        rows = {"rows": self.size.rows, "held": self.size.held, "test_rows": self.size.test_rows}
+        task = Repeated(pairs=len(KEYS), questions=1, events=self.events, gap=4, test_gaps=(4,), **rows)
+        base = needle.ground(self.size).model_copy(update={"task": task})
         prose = base.model_copy(
             update={
                 "task": Text(data=PROSE, max_tokens=256),
@@ -105,15 +118,21 @@ class FedNLStream(Reproduction):
                 "seeds": Seeds(seed=0),
             }
         )
-        found: list[dict[str, Run]] = []
-        for what, ground in (("recall", base), ("prose", prose)):
-            found.append({})
-            for label, method in methods.items():
-                name = f"fednl-stream-{what}-{label.replace(' ', '-')}"
-                setting.say(f"training {label} on {what}")
-                one = ground.model_copy(update={"name": name, "method": method})
-                found[-1][label] = experiments.run(one, setting.out, resume=True)
-        return found[0], found[1]
+        planned = {
+            (what, label): ground.model_copy(
+                update={"name": f"fednl-stream-{what}-{re.sub(r'[^a-z]+', '-', label)}", "method": method}
+            )
+            for what, ground in (("recall", base), ("prose", prose))
+            for label, method in methods.items()
+        }
+        if setting.jobs > 1:
+            for one in ahead([*planned.values()], setting.out, setting.jobs, False, InlineEngine):
+                setting.say(f"trained {one.name}")
+        found: dict[str, dict[str, Run]] = {"recall": {}, "prose": {}}
+        for (what, label), one in planned.items():
+            setting.say(f"{label} on {what}, {one.hash}")
+            found[what][label] = experiments.run(one, setting.out, resume=True)
+        return found["recall"], found["prose"]
 
     def _stories(self, make: Callable[[int, int], tuple[list[str], list[int]]], tokenizer: Any) -> Streams:
         """Synthetic recall, of which told values are scored: all else is random."""
@@ -123,7 +142,7 @@ class FedNLStream(Reproduction):
         scored = torch.zeros_like(ids, dtype=torch.bool)
         for row, example in enumerate(examples):
             scored[row, [place for place in example["supervised"] if place < self.tokens]] = True
-        return Streams(ids, scored, f"synthetic recall, {make.__name__.replace('_', ' ')}")
+        return Streams(ids, scored, f"synthetic recall, {make.__name__.replace('_', ' ').strip()}")
 
     def _paragraphs(self, tokenizer: Any) -> Streams:
         """Synthetic prose, each stream of one domain; every token is scored."""
@@ -154,23 +173,27 @@ class FedNLStream(Reproduction):
         return streams, found, {"bytes": bytes_}
 
 
+def _repeated(seed: int, words: int) -> tuple[list[str], list[int]]:
+    return repeated(seed, words, KEYS)
+
+
 def _scored(streams: Streams, found: Read) -> Any:
     return found.nll.masked_fill(~streams.scored, float("nan")).numpy()
 
 
-def _remember(run: Run, streams: Streams, found: Mapping[str, Read], about: Mapping[str, Any], setting: Laptop) -> None:
+def _remember(label: str, run: Run, read_on: tuple[Streams, Mapping[str, Read], Mapping[str, Any]], say: Say) -> None:
     """memory.json in the run's folder, which the report's Memory page shows."""
-    series = []
-    for label, one in found.items():
+    (streams, found, about), series = read_on, []
+    for name, one in found.items():
         nll = _scored(streams, one)
         equal, doubling = tuple(equal_bins(nll)), tuple(doubling_bins(nll))
-        series.append(StreamSeries(name=label, equal=equal, doubling=doubling, peak_bytes=tuple(one.peak_bytes)))
+        series.append(StreamSeries(name=name, equal=equal, doubling=doubling, peak_bytes=tuple(one.peak_bytes)))
     count, tokens = streams.ids.shape
     stream = Stream(source=streams.source, tokens=tokens, streams=count, series=tuple(series))
-    layers = tuple(found[FEDNL].layers)
+    layers = tuple(found[label].layers)
     record = MemoryRecord.model_validate({"stream": stream, "layers": layers, "bytes": about["bytes"]})
     write_json(run.folder / "memory.json", json.loads(record.model_dump_json()))
-    setting.say(f"memory.json in {run.folder.name}")
+    say(f"memory.json in {run.folder.name}")
 
 
 def change(streams: Streams, found: Read) -> np.ndarray[Any, Any]:
@@ -184,10 +207,12 @@ def page(name: str, read_on: Mapping[str, Any], hashes: Mapping[str, str], folde
     """Bins, changes and bytes."""
     blocks: list[str | Titled] = [
         "Each model reads a stream token by token at constant memory: fednl through its private state and a window, "
-        "lora through the same window. On recall the loss is that of told values, as all else is random; keys of "
+        "lora through the same window. Rows of recall that clients train on are of 16 events, some 240 tokens, of keys "
+        "of their own. On recall the loss is that of told values, as all else is random; keys of "
         "'repeated' never change their value and are told and written again and again, those of 'overwritten' do. On "
         "prose every token counts. Intervals are over streams.",
         _changes(read_on),
+        *_verdicts(read_on),
     ]
     results: dict[str, Any] = {"name": name, "scale": "laptop", "hashes": dict(hashes), "streams": {}}
     for kind, (streams, found, about) in read_on.items():
@@ -207,7 +232,7 @@ def page(name: str, read_on: Mapping[str, Any], hashes: Mapping[str, str], folde
                 }
                 for label, one in tables.items()
             },
-            "layers": [layer.model_dump() for layer in found[FEDNL].layers],
+            "layers": {name: [layer.model_dump() for layer in found[name].layers] for name in (FEDNL, CENTRED)},
             **about,
         }
     blocks += [_bytes(read_on), beside.stream(paper.expected(FedNLStream.source))]
@@ -231,13 +256,25 @@ def _interval(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
 def _changes(read_on: Mapping[str, Any]) -> Titled:
     rows = []
     for kind, (streams, found, _) in read_on.items():
-        ours = {label: change(streams, one) for label, one in found.items()}
-        apart = _interval(ours[FEDNL] - ours[WINDOWED])
-        rows.append(
-            [kind, *(_percent(_interval(values)) for values in ours.values()), _percent(apart), len(streams.ids)]
-        )
+        for label, one in found.items():
+            ours = change(streams, one)
+            apart = None if label == WINDOWED else _interval(ours - change(streams, found[WINDOWED]))
+            rows.append([kind, label, _percent(_interval(ours)), apart and _percent(apart), len(ours)])
     caption = "Last 1,024-token bin over the first, less 1, in %: mean over streams with its 95 % interval"
-    return Titled(caption, Table(("stream", FEDNL, WINDOWED, "fednl less lora", "streams"), rows))
+    return Titled(caption, Table(("stream", "row", "change", f"less {WINDOWED}", "streams"), rows))
+
+
+def _verdicts(read_on: Mapping[str, Any]) -> list[str]:
+    """Whether the loss falls along each stream, for each row."""
+    said = []
+    for kind, (streams, found, _) in read_on.items():
+        moved = {label: _interval(change(streams, one)) for label, one in found.items()}
+        words = {
+            label: "falls" if high < 0 else "rises" if low > 0 else "no change seen"
+            for label, (_, low, high) in moved.items()
+        }
+        said.append(f"The loss along '{kind}': " + "; ".join(f"{label}: {word}" for label, word in words.items()) + ".")
+    return said
 
 
 def _percent(interval: Sequence[float]) -> str:

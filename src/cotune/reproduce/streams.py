@@ -1,9 +1,8 @@
-"""Long streams, and models that read them token by token: what each token costs, and what is kept on the way."""
+"""Models that read long streams token by token: what each token costs, and what is kept on the way."""
 
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,44 +14,14 @@ from torch.nn import functional
 
 from cotune.backbone.bind import bind
 from cotune.core.record import ContextBytes, LayerMemory
-from cotune.core.seeds import derive
 from cotune.diagnose.peak import PeakMemory
 from cotune.experiment import Experiment
 from cotune.export.reopen import reopen
 from cotune.setup import Setup
 from cotune.store import Run
-from cotune.task.story import FILLERS, KEYS, VALUES
 from cotune.trainable.memory.layer import MemoryLayer
 
 WIDTH = 1024  # tokens of a bin, and of a segment
-
-
-def repeated(seed: int, words: int, keys: int = 16, gap: int = 4) -> tuple[list[str], list[int]]:
-    """A synthetic stream of at least `words` words about keys whose values never change, and the places of told values.
-
-    Each key of a pool comes again and again: it is asked for and told, `k ? v ;`, and written, `k v ;`. The first time
-    nothing can know its value, and later the stream has said it.
-
-    Args:
-        seed: decides everything.
-        words: how many; the last write is whole.
-        keys: how many different ones.
-        gap: the mean number of fillers behind each of the two.
-    """
-    draw = random.Random(derive(seed, "repeated stream"))
-    pool = draw.sample(range(KEYS), keys)
-    held = {key: draw.randrange(VALUES) for key in pool}
-    said, told = list[str](), list[int]()
-    while len(said) < words:
-        key = pool[draw.randrange(keys)]
-        told.append(len(said) + 2)
-        said += [f"k{key}", "?", f"v{held[key]}", ";", *_fillers(draw, gap)]
-        said += [f"k{key}", f"v{held[key]}", ";", *_fillers(draw, gap)]
-    return said, told
-
-
-def _fillers(draw: random.Random, gap: int) -> list[str]:
-    return [f"f{draw.randrange(FILLERS)}" for _ in range(draw.randrange(2 * gap + 1))]
 
 
 @dataclass(frozen=True)
