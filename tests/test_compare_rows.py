@@ -11,6 +11,7 @@ import pytest
 
 import cotune as ct
 from cotune.comparison import ask, load
+from cotune.comparison.measure import _pairs
 from cotune.core.errors import Code
 from cotune.experiment import Experiment
 
@@ -108,3 +109,11 @@ def test_the_backbone_of_an_unknown_row_is_refused() -> None:
 def test_the_ground_hash_does_not_move_with_a_rows_own_backbone(done: ct.Comparison) -> None:
     described = json.loads((done.folder / "comparison.json").read_text())
     assert described["ground"]["backbone"]["window"] == 12
+
+
+def test_a_plain_difference_is_seen_however_many_rows_there_are() -> None:
+    scores = {f"row {i}": np.zeros((40, 2)) for i in range(15)} | {"best": np.ones((40, 2))}
+    found = _pairs(scores, "accuracy", 0)
+    assert len(found) == 120
+    assert {pair.seen for pair in found if pair.theirs == "best"} == {True}
+    assert not any(pair.seen for pair in found if pair.theirs != "best")

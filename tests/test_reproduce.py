@@ -24,11 +24,12 @@ from cotune.core.spec import Role
 from cotune.experiment import Experiment
 from cotune.reproduce import REPRODUCTIONS, Laptop, tables
 from cotune.reproduce.ablation import RULES, FedNLAblation
+from cotune.reproduce.along import CENTRED
 from cotune.reproduce.needle import FEDNL, FROZEN, FULL, LOCAL, WINDOWED, FedNLNeedle, Size, ground, question, recipe
 from cotune.reproduce.page import Page, Titled
 from cotune.reproduce.repeated import Repeated, repeated
 from cotune.reproduce.shuffled import shuffled
-from cotune.reproduce.stream import CENTRED, FedNLStream
+from cotune.reproduce.stream import FedNLStream
 from cotune.reproduce.streams import context_bytes, read, reopened
 from cotune.store import Run, Table
 

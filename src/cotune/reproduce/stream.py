@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from cotune import experiment as experiments
 from cotune.backbone import Backbone
 from cotune.comparison.ahead import ahead
 from cotune.core.events import Say
-from cotune.core.record import Bin, MemoryRecord, Stream, StreamSeries
+from cotune.core.record import MemoryRecord, Stream, StreamSeries
 from cotune.core.seeds import Seeds
-from cotune.diagnose.interval import paired_interval
 from cotune.diagnose.streaming import doubling_bins, equal_bins, relative
 from cotune.engine import InlineEngine
 from cotune.experiment import Experiment
 from cotune.federation import Evaluation, Federation
 from cotune.reproduce import beside, needle, paper
+from cotune.reproduce.along import CENTRED, FEDNL, WINDOWED, page, scored
 from cotune.reproduce.page import Page, Titled
 from cotune.reproduce.repeated import Repeated, repeated
 from cotune.reproduce.reproduction import Found, Laptop, Reproduction
-from cotune.reproduce.streams import Read, context_bytes, read, reopened
+from cotune.reproduce.streams import Read, Streams, context_bytes, read, reopened
 from cotune.store import Run, Table, write_json
 from cotune.task import Text
 from cotune.task.prose import Prose
@@ -35,19 +32,9 @@ from cotune.task.story import recall_stream
 from cotune.task.tokens import bare
 from cotune.task.worded import Worded
 
-FEDNL, CENTRED, WINDOWED = "fednl", "fednl, centred keys", "lora window"
 KEYS = range(48, 56)  # of the pool that no client has
 PROSE = "synth:prose?clients=4&rows=600&sentences=24"
 FRESH = 10**6  # rows of prose from here on are in nobody's training
-
-
-@dataclass(frozen=True)
-class Streams:
-    """Streams of one kind: ids (streams, tokens), which of them are scored, and what they are."""
-
-    ids: Tensor
-    scored: Tensor
-    source: str
 
 
 class FedNLStream(Reproduction):
@@ -177,15 +164,11 @@ def _repeated(seed: int, words: int) -> tuple[list[str], list[int]]:
     return repeated(seed, words, KEYS)
 
 
-def _scored(streams: Streams, found: Read) -> Any:
-    return found.nll.masked_fill(~streams.scored, float("nan")).numpy()
-
-
 def _remember(label: str, run: Run, read_on: tuple[Streams, Mapping[str, Read], Mapping[str, Any]], say: Say) -> None:
     """memory.json in the run's folder, which the report's Memory page shows."""
     (streams, found, about), series = read_on, []
     for name, one in found.items():
-        nll = _scored(streams, one)
+        nll = scored(streams, one)
         equal, doubling = tuple(equal_bins(nll)), tuple(doubling_bins(nll))
         series.append(StreamSeries(name=name, equal=equal, doubling=doubling, peak_bytes=tuple(one.peak_bytes)))
     count, tokens = streams.ids.shape
@@ -196,128 +179,5 @@ def _remember(label: str, run: Run, read_on: tuple[Streams, Mapping[str, Read], 
     say(f"memory.json in {run.folder.name}")
 
 
-def change(streams: Streams, found: Read) -> np.ndarray[Any, Any]:
-    """Of each stream, the mean of its last 1,024-token bin over that of its first, less 1."""
-    nll = _scored(streams, found)
-    bins = [equal_bins(row) for row in nll]
-    return np.array([(one[-1].mean or np.nan) / (one[0].mean or np.nan) - 1 for one in bins])
-
-
-def page(name: str, read_on: Mapping[str, Any], hashes: Mapping[str, str], folder: Any) -> Found:
-    """Bins, changes and bytes."""
-    blocks: list[str | Titled] = [
-        "Each model reads a stream token by token at constant memory: fednl through its private state and a window, "
-        "lora through the same window. Rows of recall that clients train on are of 16 events, some 240 tokens, of keys "
-        "of their own. On recall the loss is that of told values, as all else is random; keys of "
-        "'repeated' never change their value and are told and written again and again, those of 'overwritten' do. On "
-        "prose every token counts. Intervals are over streams.",
-        _changes(read_on),
-        *_verdicts(read_on),
-    ]
-    results: dict[str, Any] = {"name": name, "scale": "laptop", "hashes": dict(hashes), "streams": {}}
-    for kind, (streams, found, about) in read_on.items():
-        tables = {label: _bins(streams, one) for label, one in found.items()}
-        blocks += [_table(kind, streams, {label: one["doubling"] for label, one in tables.items()}, "doubling bins")]
-        blocks += [_table(kind, streams, {label: one["equal"] for label, one in tables.items()}, "1,024-token bins")]
-        results["streams"][kind] = {
-            "source": streams.source,
-            "streams": streams.ids.shape[0],
-            "tokens": streams.ids.shape[1],
-            "scored": int(streams.scored.sum()),
-            "series": {
-                label: {
-                    **{which: [bin_.model_dump() for bin_ in bins] for which, bins in one.items()},
-                    "change": dict(zip(("mean", "low", "high"), _interval(change(streams, found[label])), strict=True)),
-                    "kept_bytes": [list(kept) for kept in found[label].kept_bytes],
-                }
-                for label, one in tables.items()
-            },
-            "layers": {name: [layer.model_dump() for layer in found[name].layers] for name in (FEDNL, CENTRED)},
-            **about,
-        }
-    blocks += [_bytes(read_on), beside.stream(paper.expected(FedNLStream.source))]
-    blocks.append("Experiments: " + ", ".join(f"{label} {hash_}" for label, hash_ in hashes.items()) + ".")
-    return Found(Page("FedNL: the loss along a stream, synthetic", blocks), results, folder)
-
-
 def _hashes(what: str, runs: Mapping[str, Run]) -> dict[str, str]:
     return {f"{what}, {label}": run.about["hash"] for label, run in runs.items()}
-
-
-def _bins(streams: Streams, found: Read) -> dict[str, list[Bin]]:
-    nll = _scored(streams, found)
-    return {"equal": equal_bins(nll), "doubling": doubling_bins(nll)}
-
-
-def _interval(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-    return paired_interval(values.tolist(), [0.0] * len(values))
-
-
-def _changes(read_on: Mapping[str, Any]) -> Titled:
-    rows = []
-    for kind, (streams, found, _) in read_on.items():
-        for label, one in found.items():
-            ours = change(streams, one)
-            apart = None if label == WINDOWED else _interval(ours - change(streams, found[WINDOWED]))
-            rows.append([kind, label, _percent(_interval(ours)), apart and _percent(apart), len(ours)])
-    caption = "Last 1,024-token bin over the first, less 1, in %: mean over streams with its 95 % interval"
-    return Titled(caption, Table(("stream", "row", "change", f"less {WINDOWED}", "streams"), rows))
-
-
-def _verdicts(read_on: Mapping[str, Any]) -> list[str]:
-    """Whether the loss falls along each stream, for each row."""
-    said = []
-    for kind, (streams, found, _) in read_on.items():
-        moved = {label: _interval(change(streams, one)) for label, one in found.items()}
-        words = {
-            label: "falls" if high < 0 else "rises" if low > 0 else "no change seen"
-            for label, (_, low, high) in moved.items()
-        }
-        said.append(f"The loss along '{kind}': " + "; ".join(f"{label}: {word}" for label, word in words.items()) + ".")
-    return said
-
-
-def _percent(interval: Sequence[float]) -> str:
-    mean, low, high = (100 * value for value in interval)
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
-def _table(kind: str, streams: Streams, series: Mapping[str, Sequence[Bin]], which: str) -> Titled:
-    shares = {label: _over_first(bins) for label, bins in series.items()}
-    rows = []
-    for i, one in enumerate(series[FEDNL]):
-        row: list[object] = [f"{one.first:,} to {one.last:,}", f"{one.n:,}"]
-        for label, bins in series.items():
-            share = shares[label][i]
-            row += [_loss(bins[i]), "–" if share is None else f"{100 * share:+.1f}"]
-        rows.append(row)
-    heads = [text for label in series for text in (f"{label}, nats", "over the first, %")]
-    caption = f"{kind}: {which}, {streams.source}, {len(streams.ids)} streams"
-    return Titled(caption, Table(("tokens", "scored", *heads), rows))
-
-
-def _over_first(bins: Sequence[Bin]) -> list[float | None]:
-    """By bin, its mean over that of the first bin with a scored token, less 1."""
-    scored = [i for i, one in enumerate(bins) if one.mean is not None]
-    found = dict(zip(scored, relative([bins[i] for i in scored]), strict=True))
-    return [found.get(i) for i in range(len(bins))]
-
-
-def _loss(one: Bin) -> str:
-    if one.mean is None:
-        return "–"
-    return (
-        f"{one.mean:.3f}" if one.low is None or one.high is None else f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]"
-    )
-
-
-def _bytes(read_on: Mapping[str, Any]) -> Titled:
-    _, _, about = read_on["repeated"]
-    rows = [
-        [f"{one['tokens']:,}", f"{one['state']:,}", f"{one['window']:,}", f"{one['full']:,}"] for one in about["bytes"]
-    ]
-    columns = ("tokens read", "state, bytes", "window, bytes", "full attention would keep")
-    return Titled(
-        "Bytes kept for one stream on builtin:tiny-recall, float32, measured; full attention from its shapes",
-        Table(columns, rows),
-    )

@@ -25,6 +25,15 @@ WIDTH = 1024  # tokens of a bin, and of a segment
 
 
 @dataclass(frozen=True)
+class Streams:
+    """Streams of one kind: ids (streams, tokens), which of them are scored, and what they are."""
+
+    ids: Tensor
+    scored: Tensor
+    source: str
+
+
+@dataclass(frozen=True)
 class Read:
     """What reading some streams came to.
 
