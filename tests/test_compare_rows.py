@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 
 import cotune as ct
 from cotune.comparison import ask, load
+from cotune.comparison.ahead import ahead
 from cotune.comparison.measure import _pairs
 from cotune.core.errors import Code
+from cotune.engine import InlineEngine
 from cotune.experiment import Experiment
 
 WINDOW = ct.Backbone(ref="builtin:tiny-recall", window=12)
@@ -109,6 +113,20 @@ def test_the_backbone_of_an_unknown_row_is_refused() -> None:
 def test_the_ground_hash_does_not_move_with_a_rows_own_backbone(done: ct.Comparison) -> None:
     described = json.loads((done.folder / "comparison.json").read_text())
     assert described["ground"]["backbone"]["window"] == 12
+
+
+def test_runs_in_other_processes_end_at_once_where_the_caller_stops(tmp_path: Path) -> None:
+    long = ct.recipe("lora-fedavg", steps=10**4, batch=4, lr=1e-3)
+    short = ct.recipe("lora-fedavg", steps=1, batch=4, lr=1e-3)
+    methods = {"short": short, "long": long, "longer": long.model_copy(update={"share": "none"})}
+    shared: Any = {"task": recall(test_gaps=(20,)), "backbone": WINDOW, "federation": ct.Federation(rounds=1)}
+    planned = [Experiment(name=name, method=method, **shared) for name, method in methods.items()]
+    runs = ahead(planned, tmp_path, 2, False, InlineEngine)
+    assert next(runs).name == "short"
+    stopped = time.monotonic()
+    runs.close()
+    assert time.monotonic() - stopped < 10  # a long one takes minutes
+    assert not active_children()
 
 
 def test_a_plain_difference_is_seen_however_many_rows_there_are() -> None:

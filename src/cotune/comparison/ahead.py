@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from cotune import experiment as experiments
@@ -15,10 +15,11 @@ from cotune.experiment import Experiment, MakeEngine
 
 def ahead(
     planned: Sequence[Experiment], out: Path, jobs: int, fresh: bool, make_engine: MakeEngine
-) -> Iterator[Experiment]:
+) -> Generator[Experiment, None, None]:
     """Each experiment once it is finished, or has failed and its folder says why, as they come.
 
     The processes are new ones, so that each has torch's threads to itself; `make_engine` must be found by its name.
+    Where the caller stops early, or is interrupted, they are ended at once: a run that is cut off goes on another time.
 
     Args:
         planned: no two of one hash are run twice.
@@ -28,6 +29,7 @@ def ahead(
         make_engine: where clients run.
     """
     different = {experiment.hash: experiment for experiment in planned}
+    others = {child.pid for child in active_children()}
     with ProcessPoolExecutor(min(jobs, max(1, len(different))), mp_context=get_context("spawn")) as pool:
         waiting = {pool.submit(_alone, one, out, fresh, make_engine): one for one in different.values()}
         try:
@@ -36,6 +38,11 @@ def ahead(
                 yield waiting[future]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            ours = [child for child in active_children() if child.pid not in others]
+            for child in ours:
+                child.terminate()
+            for child in ours:
+                child.join()
             raise
 
 
