@@ -32,8 +32,12 @@ class Capability(StrEnum):
     VECTORIZABLE = "vectorizable"  # runs with the clients as a leading axis
 
 
-# What a backbone, not a part of the method, provides.
-OF_THE_BACKBONE = frozenset({Capability.SPLIT, Capability.CAUSAL, Capability.DECODER})
+# What a backbone, not a part of the method, provides: in words, for those that lack it.
+OF_THE_BACKBONE: Mapping[Capability, str] = {
+    Capability.SPLIT: "of an architecture whose two halves are known",
+    Capability.CAUSAL: "with a task of language",
+    Capability.DECODER: "that reads from left to right: an encoder reads both ways at once",
+}
 
 
 class Part(BaseModel):
@@ -115,9 +119,11 @@ def check_fit(parts: Iterable[tuple[str, Part]], given: Iterable[Capability]) ->
     for where, part in listed:
         others = extra.union(*(other.gives for _, other in listed if other is not part))
         for need in sorted(part.needs - others):
+            words = OF_THE_BACKBONE.get(need)
+            instead = f"choose a part that gives '{need}'" if words is None else f"choose a backbone {words}"
             raise CotuneError(
                 Code.CONFLICT,
                 f"{where} needs '{need}'",
                 got=f"only {', '.join(sorted(others)) or 'nothing'}",
-                fix=f"choose a part that gives '{need}', or drop {kind_of(type(part))}",
+                fix=f"drop {kind_of(type(part))}, or {instead}",
             )

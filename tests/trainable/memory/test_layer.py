@@ -11,6 +11,7 @@ from torch import Tensor
 from cotune.backbone import Backbone, Loaded
 from cotune.backbone.bind import bind
 from cotune.core.errors import Code, CotuneError
+from cotune.core.part import check_fit
 from cotune.core.spec import Role, Spec
 from cotune.trainable import LoRA, Memory
 from cotune.trainable.memory import Rules
@@ -340,6 +341,9 @@ def test_what_cannot_have_a_memory_is_refused_with_the_reason() -> None:
     with pytest.raises(CotuneError, match="reads both ways") as raised:
         Memory().attach(encoder, 0, "all")
     assert raised.value.code is Code.MODEL
+    with pytest.raises(CotuneError, match="drop memory, or choose a backbone that reads from left to right") as raised:
+        check_fit([("trainable", Memory())], encoder.gives)
+    assert raised.value.code is Code.CONFLICT
     twice = attached(LLAMA, Rules(), {"factors": False})[0]
     with pytest.raises(CotuneError, match="a memory already"):
         Memory(factors=False).attach(twice, 0, "all")
