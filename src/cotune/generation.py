@@ -12,7 +12,6 @@ conversation.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from cotune.export.whose import of_client, shared
 from cotune.setup import Blueprint
 from cotune.store import Run
 from cotune.task.tokens import bare, opened
-from cotune.trainable.memory.session import greedy
+from cotune.trainable.memory.session import cache_argument, cache_bytes, greedy
 
 PIECE = 2**16  # characters of a file that are read at once
 SEGMENT = 512  # tokens that go through the model at once
@@ -193,15 +192,12 @@ class Cache:
     state_bytes = 0
 
     def __init__(self, model: Any) -> None:
-        known = inspect.signature(model.forward).parameters
-        self._named = "cache" if "cache" in known else "past_key_values"  # by version of transformers
-        self._model, self._cache = model, None
+        self._named, self._model, self._cache = cache_argument(model), model, None
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of the keys and values that attention keeps."""
-        layers: Any = getattr(self._cache, "layers", [])
-        return sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values))
+        return cache_bytes(self._cache) if self._cache is not None else 0
 
     def read(self, ids: Tensor, segment: int = SEGMENT) -> Tensor:
         """Logits (rows, vocabulary) after the last of `ids` (rows, tokens)."""

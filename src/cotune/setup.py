@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
-from cotune.backbone.cut import blocks, layers
+from cotune.backbone.cut import blocks
+from cotune.backbone.layers import layers
 from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -11,13 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import Wrapped, experiment, play
-from torch import Tensor
+from tiny import Lossy, Recorded, experiment, play
 
-from cotune import wire
-from cotune.core.contracts import OnReply, Outcome
-from cotune.core.errors import Code, CotuneError
-from cotune.core.message import Kind, Limits
 from cotune.core.spec import Entry, Role, Spec
 from cotune.core.state import Theta
 from cotune.diagnose import conflict
@@ -175,23 +170,6 @@ def test_no_tensor_is_kept_of_a_client_nor_written_to() -> None:
     assert (start.sha256(), client.sha256()) == (before, after)
 
 
-class Recorded(Wrapped):
-    """Keeps what clients sent, and delivers it in the opposite order."""
-
-    sent: dict[str, Mapping[str, Tensor]]
-
-    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
-        kept: list[tuple[str, bytes | CotuneError]] = []
-        outcome = self.inner.exchange(downs, deadline, min_ok, lambda client, reply: kept.append((client, reply)))
-        for client, reply in reversed(kept):
-            assert isinstance(reply, bytes)
-            envelope = wire.decode(reply, Limits(bytes=10**9))
-            if envelope.header.kind is Kind.UPDATE:
-                self.sent[client] = envelope.part("theta")
-            on_reply(client, reply)
-        return outcome
-
-
 def test_a_round_records_the_conflict_of_its_replies_whatever_their_order(tmp_path: Path) -> None:
     Recorded.sent = {}
     whole = experiment(federation={"rounds": 1, "cohort": 3})
@@ -221,18 +199,6 @@ def test_measuring_the_conflict_changes_no_theta(tmp_path: Path, monkeypatch: py
 
 
 def test_an_abandoned_round_tells_of_no_conflict(tmp_path: Path) -> None:
-    class Lossy(Wrapped):
-        rounds = 0
-
-        def exchange(
-            self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply
-        ) -> Outcome:
-            self.rounds += 1
-            gone, lost = CotuneError(Code.CLIENT, "gone"), min(downs) if self.rounds == 1 else None
-            return self.inner.exchange(
-                downs, deadline, min_ok, lambda client, reply: on_reply(client, gone if client == lost else reply)
-            )
-
     few = {"rounds": 2, "cohort": 2, "min_replies": 2}
     run = play(experiment(federation=few, evaluation={"which": "none"}), tmp_path, make_engine=Lossy)
     first, second = run.rounds

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tiny import Wrapped, experiment, play
-from torch import Tensor
+from tiny import Lossy, Recorded, experiment, play
 
-from cotune import wire
 from cotune.checkpoint import unpack
-from cotune.core.contracts import OnReply, Outcome
-from cotune.core.errors import Code, CotuneError
-from cotune.core.message import Kind, Limits
 from cotune.core.record import RoundRecord
 from cotune.core.state import Theta
 from cotune.diagnose.subspace import Subspace
@@ -24,23 +18,6 @@ FLOORED = ("basis_overlap", "basis_overlap_squared", "client_global_cosine", "ca
 PLAIN = ("pairwise_cosine", "aggregation_gap", "truncation_tail", "norm_a", "norm_b", "norm_products", "norm_effective")
 NAMES = {*FLOORED, *(f"{name}_floor" for name in FLOORED), *PLAIN, "clients_subspace"}
 ONE = {"rounds": 1, "cohort": 3}
-
-
-class Recorded(Wrapped):
-    """Keeps what clients sent, and delivers it in the opposite order."""
-
-    sent: dict[str, Mapping[str, Tensor]]
-
-    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
-        kept: list[tuple[str, bytes | CotuneError]] = []
-        outcome = self.inner.exchange(downs, deadline, min_ok, lambda client, reply: kept.append((client, reply)))
-        for client, reply in reversed(kept):
-            assert isinstance(reply, bytes)
-            envelope = wire.decode(reply, Limits(bytes=10**9))
-            if envelope.header.kind is Kind.UPDATE:
-                self.sent[client] = envelope.part("theta")
-            on_reply(client, reply)
-        return outcome
 
 
 @pytest.mark.parametrize("row", ["lora-fedavg", "ffa-lora", "subspace-reg", "fedex-lora"])
@@ -106,18 +83,6 @@ def test_rows_without_pairs_that_the_server_gets_tell_nothing(row: str, tmp_path
 
 
 def test_an_abandoned_round_tells_nothing(tmp_path: Path) -> None:
-    class Lossy(Wrapped):
-        rounds = 0
-
-        def exchange(
-            self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply
-        ) -> Outcome:
-            self.rounds += 1
-            gone, lost = CotuneError(Code.CLIENT, "gone"), min(downs) if self.rounds == 1 else None
-            return self.inner.exchange(
-                downs, deadline, min_ok, lambda client, reply: on_reply(client, gone if client == lost else reply)
-            )
-
     few = {"rounds": 2, "cohort": 2, "min_replies": 2}
     run = play(experiment(federation=few, evaluation={"which": "none"}), tmp_path, make_engine=Lossy)
     first, second = run.rounds

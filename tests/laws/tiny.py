@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 import cotune as ct
 from cotune import forecast, wire
 from cotune.core.contracts import ClientInfo, OnReply, Outcome
-from cotune.core.message import NEVER, Kind
+from cotune.core.errors import Code, CotuneError
+from cotune.core.message import NEVER, Kind, Limits
 from cotune.engine import InlineEngine
 from cotune.experiment import run
 from cotune.resolve import load
@@ -80,6 +83,38 @@ class Wrapped:
     def close(self) -> None:
         """As the inner engine."""
         self.inner.close()
+
+
+class Recorded(Wrapped):
+    """Keeps what clients sent, and delivers it in the opposite order."""
+
+    sent: dict[str, Mapping[str, Tensor]]
+
+    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
+        """As the inner engine, the other way round."""
+        kept: list[tuple[str, bytes | CotuneError]] = []
+        outcome = self.inner.exchange(downs, deadline, min_ok, lambda client, reply: kept.append((client, reply)))
+        for client, reply in reversed(kept):
+            assert isinstance(reply, bytes)
+            envelope = wire.decode(reply, Limits(bytes=10**9))
+            if envelope.header.kind is Kind.UPDATE:
+                self.sent[client] = envelope.part("theta")
+            on_reply(client, reply)
+        return outcome
+
+
+class Lossy(Wrapped):
+    """In the first exchange the first client's reply is lost."""
+
+    rounds = 0
+
+    def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
+        """As the inner engine, but for that reply."""
+        self.rounds += 1
+        gone, lost = CotuneError(Code.CLIENT, "gone"), min(downs) if self.rounds == 1 else None
+        return self.inner.exchange(
+            downs, deadline, min_ok, lambda client, reply: on_reply(client, gone if client == lost else reply)
+        )
 
 
 def assert_predicted(run_: Run, plan: Plan) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cotune.backbone.layers import layers, named_layers
 from cotune.core.errors import Code, CotuneError
 
 Batch = Mapping[str, Any]
@@ -114,15 +115,6 @@ def split(model: nn.Module, layer: int) -> tuple[Front, Back]:
     return Front(model, layer), Back(model, layer)
 
 
-def layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model in their order: the only list as long as the configuration says.
-
-    Raises:
-        CotuneError: E_MODEL for an encoder-decoder, and where no list, or more than one, is that long.
-    """
-    return [layer for _, layer in _named(model)]
-
-
 def blocks(model: nn.Module, layer: int) -> dict[str, int]:
     """Parameter name -> 0 where the front half of a cut runs it, else 1; a tied one belongs to the front.
 
@@ -130,7 +122,7 @@ def blocks(model: nn.Module, layer: int) -> dict[str, int]:
     """
     split(model, layer)
     words: Any = model.get_input_embeddings()  # type: ignore[operator]
-    named, ran = _named(model), {id(words.weight)}
+    named, ran = named_layers(model), {id(words.weight)}
 
     def note(module: nn.Module, _args: object) -> None:
         ran.update(id(parameter) for parameter in module.parameters(recurse=False))
@@ -155,30 +147,6 @@ class _Reached(BaseException):  # not an Exception: nothing on the way out may t
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
         self.hidden = hidden
-
-
-def _named(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    config: Any = getattr(model, "config", None)
-    where = type(model).__name__
-    if config is None or getattr(config, "is_encoder_decoder", False):
-        got = "no configuration" if config is None else "an encoder-decoder"
-        raise CotuneError(Code.MODEL, "only a model with one stack of layers is cut", where=where, got=got)
-    count = config.get_text_config().num_hidden_layers
-    lists = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == count
-    ]
-    if len(lists) != 1:
-        raise CotuneError(
-            Code.MODEL,
-            "cannot tell which modules are the layers",
-            where=where,
-            got=f"{len(lists)} lists of {count} modules",
-            expected="one",
-        )
-    name, found = lists[0]
-    return [(f"{name}.{i}", layer) for i, layer in enumerate(found)]
 
 
 def _check(batch: Batch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from cotune.backbone.bind import bind
 from cotune.core.record import ContextBytes, LayerMemory
@@ -20,6 +18,7 @@ from cotune.export.reopen import reopen
 from cotune.setup import Setup
 from cotune.store import Run
 from cotune.trainable.memory.layer import MemoryLayer
+from cotune.trainable.memory.session import cache_argument, cache_bytes, surprise
 
 WIDTH = 1024  # tokens of a bin, and of a segment
 
@@ -65,30 +64,19 @@ def read(model: Any, ids: Tensor, width: int = WIDTH) -> Read:
     """Streams (streams, tokens) read at constant memory, bin by bin, through a memory and a window, or a window."""
     session = model.memory_session() if hasattr(model, "memory_session") else None
     cache = session.cache if session else None
-    # By version of transformers.
-    named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    parts, peaks, kept = [torch.full((len(ids), 1), float("nan"))], [], []
+    named = cache_argument(model)
+    parts, peaks, kept = [], [], []
     before = None
     for part in torch.split(ids, width, dim=1):
         with PeakMemory() as peak, torch.no_grad():
             said = model(input_ids=part, use_cache=True, **{named: cache})
             cache = getattr(said, named)
-            logits = said.logits.float()
-            given = logits[:, :-1] if before is None else torch.cat([before[:, None], logits[:, :-1]], 1)
-            told = part[:, 1:] if before is None else part
-            nll = functional.cross_entropy(given.flatten(0, 1), told.flatten(), reduction="none")
-            before = logits[:, -1]
-        parts.append(nll.view(told.shape))
+            parts.append(surprise(part, said.logits, before))
+            before = said.logits[:, -1]
         peaks.append(peak.bytes)
         kept.append((session.state_bytes if session else 0, cache_bytes(cache)))
     layers = [] if session is None else _layers(model, session)
     return Read(torch.cat(parts, 1), peaks, kept, layers)
-
-
-def cache_bytes(cache: Any) -> int:
-    """Bytes of the keys and values that the softmax path keeps."""
-    layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
-    return sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values))
 
 
 def context_bytes(model: Any, lengths: Sequence[int]) -> list[ContextBytes]:

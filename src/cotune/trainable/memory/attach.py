@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from cotune.core.errors import Code, CotuneError
 from cotune.trainable.memory.fused import check_installed, check_kernel, fused
 from cotune.trainable.memory.layer import ARGUMENT, MemoryLayer, Pass
 from cotune.trainable.memory.options import Rules
-from cotune.trainable.memory.session import MemorySession
+from cotune.trainable.memory.session import MemorySession, cache_argument
 from cotune.trainable.memory.sites import sites
 
 CHILD = "memory"  # the name of a memory in its attention layer, and so in the names of its rules
@@ -42,32 +42,29 @@ def attach(backbone: Attachable, rules: Rules) -> dict[str, MemoryLayer]:
         module.add_module(CHILD, memory)
         memory.attach(module)
         found[f"{site.name}.{CHILD}"] = memory
-    backbone.trunk.register_forward_pre_hook(_Announce(model, rules.cap), with_kwargs=True)
-    model.memory_session = MethodType(memory_session, model)
+    backbone.trunk.register_forward_pre_hook(_Announce(model, backbone.trunk), with_kwargs=True)
+    rotary = any(name.endswith("rotary_emb") for name, _ in model.named_modules())
+    model.memory_session = partial(
+        MemorySession, model, rules.cap, None if rotary else model.config.max_position_embeddings
+    )
     return found
-
-
-def memory_session(model: Any) -> MemorySession:
-    """A new, empty memory for a model that rules are attached to; see `MemorySession`."""
-    return MemorySession(model, next(m.rules.cap for m in model.modules() if isinstance(m, MemoryLayer)))
 
 
 class _Announce:
     """In front of the model: what is padding, and which session goes on, as one more keyword for every layer."""
 
-    def __init__(self, model: Any, cap: float) -> None:
-        self.model, self.cap = model, cap
+    def __init__(self, model: Any, trunk: Any) -> None:
+        self.model = model
+        self.known, self.named = tuple(inspect.signature(trunk.forward).parameters), cache_argument(trunk)
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
         from transformers import Cache, DynamicCache
 
         from cotune.trainable.memory.cache import MemoryCache
 
-        known = inspect.signature(module.forward).parameters
-        kwargs = {**dict(zip(known, args, strict=False)), **kwargs}
+        kwargs = {**dict(zip(self.known, args, strict=False)), **kwargs}
         ids = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs["inputs_embeds"]
-        named = "cache" if "cache" in known else "past_key_values"  # by version of transformers
-        named = next((name for name, value in kwargs.items() if isinstance(value, Cache)), named)
+        named = next((name for name, value in kwargs.items() if isinstance(value, Cache)), self.named)
         cache = kwargs.get(named)
         asked = kwargs.get("use_cache")
         if asked is None:  # nothing is carried on from a pass that trains
@@ -76,7 +73,7 @@ class _Announce:
         if session is None and (cache is not None or asked):
             if cache is not None and not (type(cache) is DynamicCache and cache.get_seq_length() == 0):
                 _refuse(cache)
-            session = MemorySession(self.model, self.cap)
+            session = self.model.memory_session()
             if cache is not None:
                 session.cache.layers = cache.layers
             kwargs[named] = session.cache

@@ -60,10 +60,7 @@ def chunked(
     Raises:
         CotuneError: E_SHAPE when shapes do not fit each other.
     """
-    checked(q, k, v, beta, decay, state)
-    if state is None:
-        state = k.new_zeros(*k.shape[:2], v.shape[-1], k.shape[-1], dtype=compute_dtype(q, k, v))
-    inputs, size = (q, k, v, beta, decay, state), fitted(chunk, k)
+    inputs, size = (q, k, v, beta, decay, checked(q, k, v, beta, decay, state)), fitted(chunk, k)
     if _followed(*inputs):
         out, last, *_ = _Chunked.apply(*inputs, size, rule)  # type: ignore[no-untyped-call]
     else:

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from cotune.trainable.memory import gradient
 from cotune.trainable.memory.blocks import fitted
-from cotune.trainable.memory.rule import Pair, Rule, checked, compute_dtype
+from cotune.trainable.memory.rule import Pair, Rule, checked
 
 
 def lean(
@@ -27,10 +27,8 @@ def lean(
     Raises:
         CotuneError: E_SHAPE when shapes do not fit each other.
     """
-    checked(q, k, v, beta, decay, state)
-    if state is None:
-        state = k.new_zeros(*k.shape[:2], v.shape[-1], k.shape[-1], dtype=compute_dtype(q, k, v))
-    out, last, *_ = _Lean.apply(q, k, v, beta, decay, state, fitted(chunk, k), rule)  # type: ignore[no-untyped-call]
+    inputs, size = (q, k, v, beta, decay, checked(q, k, v, beta, decay, state)), fitted(chunk, k)
+    out, last, *_ = _Lean.apply(*inputs, size, rule)  # type: ignore[no-untyped-call]
     return out, last
 
 

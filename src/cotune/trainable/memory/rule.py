@@ -131,12 +131,10 @@ def tokens(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, 
     Raises:
         CotuneError: E_SHAPE when shapes do not fit each other.
     """
-    checked(q, k, v, beta, decay, state)
-    dtype = compute_dtype(q, k, v)
+    now, dtype = checked(q, k, v, beta, decay, state), compute_dtype(q, k, v)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     rate = (beta if beta.ndim == 4 else beta[..., None]).to(dtype)
-    now = k.new_zeros(*k.shape[:2], v.shape[-1], k.shape[-1]) if state is None else state.to(dtype)
-    return Tokens(q, k, v, rate, None if decay is None else decay[..., None].to(dtype), now)
+    return Tokens(q, k, v, rate, None if decay is None else decay[..., None].to(dtype), now.to(dtype))
 
 
 def titans_tokens(
@@ -163,8 +161,8 @@ def titans_tokens(
     return given, momentum.to(given.k.dtype), given.state, change
 
 
-def checked(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, state: Tensor | None) -> None:
-    """Nothing, if the shapes fit each other.
+def checked(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, state: Tensor | None) -> Tensor:
+    """The state to start from, zeros where none is given, if the shapes fit each other.
 
     Raises:
         CotuneError: E_SHAPE, with the input that does not fit.
@@ -180,8 +178,11 @@ def checked(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None,
         _refuse("beta", tuple(beta.shape), f"({batch}, {heads}, {length}), or with {d_k} channels at the end")
     if decay is not None and tuple(decay.shape) != (batch, heads, length):
         _refuse("decay", tuple(decay.shape), (batch, heads, length))
-    if state is not None and tuple(state.shape) != (batch, heads, v.shape[-1], d_k):
+    if state is None:
+        return k.new_zeros(batch, heads, v.shape[-1], d_k, dtype=compute_dtype(q, k, v))
+    if tuple(state.shape) != (batch, heads, v.shape[-1], d_k):
         _refuse("state", tuple(state.shape), (batch, heads, v.shape[-1], d_k))
+    return state
 
 
 def _refuse(name: str, got: object, expected: object) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import safetensors
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
@@ -68,7 +69,7 @@ def read(folder: Path) -> tuple[Saved, dict[str, Tensor]]:
     try:
         about: Any = json.loads((folder / CONFIG).read_text("utf-8"))
         tensors = from_bytes((folder / TENSORS).read_bytes())
-    except Exception as error:
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise CotuneError(
             Code.MODEL, "cannot read the memory", where=str(folder), got=one_line(str(error), 160)
         ) from error

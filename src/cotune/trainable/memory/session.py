@@ -61,12 +61,12 @@ class MemorySession(Session):
         tokens: how many tokens it has seen.
     """
 
-    __slots__ = ("_carried", "_model", "cache", "cap", "clipped", "frozen", "tokens")
+    __slots__ = ("_carried", "_model", "_places", "cache", "cap", "clipped", "frozen", "tokens")
 
-    def __init__(self, model: Any, cap: float) -> None:
+    def __init__(self, model: Any, cap: float, places: int | None = None) -> None:
         from cotune.trainable.memory.cache import MemoryCache
 
-        self._model = model
+        self._model, self._places = model, places  # how many tokens have a place; None for all
         self.cache = MemoryCache(self)
         self.cap = cap
         self.frozen = False
@@ -82,8 +82,7 @@ class MemorySession(Session):
     @property
     def arguments(self) -> dict[str, Any]:
         """What to call the model or its `generate` with so that it goes on from this session."""
-        named = "cache" if "cache" in inspect.signature(self._model.forward).parameters else "past_key_values"
-        return {named: self.cache, "use_cache": True}
+        return {cache_argument(self._model): self.cache, "use_cache": True}
 
     def freeze(self) -> None:
         """Read the memory from here on, and write nothing."""
@@ -102,8 +101,7 @@ class MemorySession(Session):
     @property
     def cache_bytes(self) -> int:
         """Bytes of the keys and values that the softmax path keeps."""
-        kept = [tensor for layer in self.cache.layers for tensor in map(vars(layer).get, ("keys", "values"))]
-        return sum(tensor.numel() * tensor.element_size() for tensor in kept if tensor is not None)
+        return cache_bytes(self.cache)
 
     @property
     def norms(self) -> dict[int, list[float]]:
@@ -142,15 +140,13 @@ class MemorySession(Session):
         Raises:
             CotuneError: E_CONFLICT past the last position of a model that has learned a vector for each.
         """
-        config = self._model.config
-        rotary = any(name.endswith("rotary_emb") for name, _ in self._model.named_modules())
-        if not rotary and self.tokens + tokens > config.max_position_embeddings:
+        if self._places is not None and self.tokens + tokens > self._places:
             raise CotuneError(
                 Code.CONFLICT,
                 f"{type(self._model).__name__} has a vector for each position, and no more of them",
                 where="memory",
                 got=f"{self.tokens + tokens} tokens",
-                expected=f"at most {config.max_position_embeddings}",
+                expected=f"at most {self._places}",
                 fix="reset the memory, or use a backbone with rotary positions",
             )
         self.tokens += tokens
@@ -173,13 +169,9 @@ class MemorySession(Session):
         found, before = [], None
         parts = torch.split(ids, segment, dim=1)
         for part, logits in zip(parts, self._stream(ids, segment, last_only=False), strict=True):
-            said = logits[:, :-1] if before is None else torch.cat([before[:, None], logits[:, :-1]], 1)
-            told = part[:, 1:] if before is None else part
-            nll = functional.cross_entropy(said.float().flatten(0, 1), told.flatten(), reduction="none")
-            found.append(nll.view(told.shape))
+            found.append(surprise(part, logits, before))
             before = logits[:, -1]
-        first = torch.full((len(ids), 1), float("nan"))
-        return torch.cat([first, *found], 1)
+        return torch.cat(found, 1)
 
     def _stream(self, ids: Tensor, segment: int, *, last_only: bool) -> Iterator[Tensor]:
         """The logits of each segment in turn; what came before is in the memory and in the window."""
@@ -187,6 +179,32 @@ class MemorySession(Session):
         for part in torch.split(ids, segment, dim=1):
             with torch.no_grad():
                 yield self._model(input_ids=part, **self.arguments, **keep).logits
+
+
+def surprise(ids: Tensor, logits: Tensor, before: Tensor | None) -> Tensor:
+    """−log p of each token of a segment given all before it (rows, tokens), float32.
+
+    Args:
+        ids: (rows, tokens).
+        logits: after each of them (rows, tokens, vocabulary).
+        before: logits after the token in front of the segment (rows, vocabulary); None where there is none, and NaN is
+            the first token's.
+    """
+    said = logits[:, :-1] if before is None else torch.cat([before[:, None], logits[:, :-1]], 1)
+    told = ids[:, 1:] if before is None else ids
+    nll = functional.cross_entropy(said.float().flatten(0, 1), told.flatten(), reduction="none").view(told.shape)
+    return functional.pad(nll, (1, 0), value=torch.nan) if before is None else nll
+
+
+def cache_argument(model: Any) -> str:
+    """What this version of transformers calls the cache that a model is given and returns."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def cache_bytes(cache: Any) -> int:
+    """Bytes of the keys and values that the softmax path keeps."""
+    kept = [tensor for layer in cache.layers for tensor in map(vars(layer).get, ("keys", "values"))]
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept if tensor is not None)
 
 
 def greedy(read: Callable[[Tensor], Tensor], ids: Tensor, tokens: int, stop: int | None = None) -> Tensor:
