@@ -19,8 +19,9 @@ check: $(INSTALLED) ## formatting, lint, types and who may import whom
 	@.venv/bin/mypy
 	@contracts=$$(.venv/bin/lint-imports) && echo "Import contracts: all kept" || { echo "$$contracts"; exit 1; }
 
-test: $(INSTALLED) ## every test, on one thread, so that claims about bits hold
-	@OMP_NUM_THREADS=1 .venv/bin/pytest $(ARGS)
+# A file's tests stay in one process, since they share what is costly to make.
+test: $(INSTALLED) ## every test, two at a time, each on one thread, so that claims about bits hold
+	@OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile $(ARGS)
 
 demo: $(INSTALLED) ## a real run, small enough for a laptop
 	@.venv/bin/python demo/demo.py $(ARGS)
