@@ -18,7 +18,7 @@ from cotune.reproduce.reproduction import Found
 from cotune.reproduce.streams import Read, Streams
 from cotune.store import Table
 
-FEDNL, CENTRED, WINDOWED = "fednl", "fednl centred keys", "lora window"
+FEDNL, PLAIN, WINDOWED = "fednl", "fednl plain keys", "lora window"
 START = 63  # tokens in which hardly a key has come twice
 EQUAL, DOUBLING = "1,024-token bins", "doubling bins"
 
@@ -79,7 +79,7 @@ def page(name: str, read_on: Mapping[str, Any], hashes: Mapping[str, str], folde
                 }
                 for label, one in tables.items()
             },
-            "layers": {name: [layer.model_dump() for layer in found[name].layers] for name in (FEDNL, CENTRED)},
+            "layers": {name: [layer.model_dump() for layer in found[name].layers] for name in (FEDNL, PLAIN)},
             **about,
         }
     blocks += [_bytes(read_on), beside.stream(paper.expected("fednl"))]

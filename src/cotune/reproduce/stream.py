@@ -20,7 +20,7 @@ from cotune.engine import InlineEngine
 from cotune.experiment import Experiment
 from cotune.federation import Evaluation, Federation
 from cotune.reproduce import beside, needle, paper
-from cotune.reproduce.along import CENTRED, FEDNL, WINDOWED, page, scored
+from cotune.reproduce.along import FEDNL, PLAIN, WINDOWED, page, scored
 from cotune.reproduce.page import Page, Titled
 from cotune.reproduce.repeated import Repeated, repeated
 from cotune.reproduce.reproduction import Found, Laptop, Reproduction
@@ -60,7 +60,7 @@ class FedNLStream(Reproduction):
         }
         folder = recall[FEDNL].folder
         for kind, runs in (("repeated", recall), ("prose", prose)):
-            for label in (FEDNL, CENTRED):
+            for label in (FEDNL, PLAIN):
                 _remember(label, runs[label], read_on[kind], setting.say)
         return page(self.name, read_on, {**_hashes("recall", recall), **_hashes("prose", prose)}, folder).written(
             f"{self.name}-laptop"
@@ -90,7 +90,7 @@ class FedNLStream(Reproduction):
         """The runs on recall and on prose."""
         methods = {
             FEDNL: needle.recipe("fednl", self.size),
-            CENTRED: needle.recipe("fednl", self.size, **{"trainable.rules": {"centre": True}}),
+            PLAIN: needle.recipe("fednl", self.size, **{"trainable.rules": {"centre": False}}),
             WINDOWED: needle.recipe("lora-fedavg", self.size),
         }
         rows = {"rows": self.size.rows, "held": self.size.held, "test_rows": self.size.test_rows}
