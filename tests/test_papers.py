@@ -54,7 +54,8 @@ def test_it_is_shown_from_the_published_sizes_alone(file: str) -> None:
 def test_every_file_that_a_reproduction_names_is_there() -> None:
     for reproduction in REPRODUCTIONS.values():
         for file in reproduction.files:
-            assert paper.experiment(reproduction.source, file).backbone.ref in NUMBERS["models"]
+            tree = tomllib.loads((paper.folder(reproduction.source) / file).read_text("utf-8"))
+            assert tree["backbone"]["ref"] in paper.expected(reproduction.source)["models"]
 
 
 def test_bytes_of_the_published_llama_are_those_of_the_arithmetic() -> None:

@@ -1,4 +1,4 @@
-"""Subspace-Reg's folder: experiments resolve as far as there is a task, and numbers are what we say they are."""
+"""Subspace-Reg's folder: experiments resolve, and numbers are what we say they are."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import torch
 
 import cotune as ct
 from cotune import resolve
-from cotune.cli import toml
 from cotune.cli.show import view
-from cotune.core.errors import Code, CotuneError
-from cotune.core.part import resolve as part
 from cotune.core.seeds import torch_generator
 from cotune.experiment import Experiment
 from cotune.reproduce import paper
-from cotune.task import KINDS, PARTITIONS, Dirichlet
+from cotune.task import Dirichlet, HellaSwag
 
 SOURCE = "subspace_reg"
 FOLDER = paper.folder(SOURCE)
@@ -35,14 +32,8 @@ def tables(name: str) -> dict[str, Any]:
     return tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
 
 
-def resolved(name: str, tmp_path: Path, kind: str = "", data: str = "synth:sentiment") -> Experiment:
-    """The experiment with a task that exists in place of HellaSwag, on the same partition."""
-    tree = tables(name)
-    head = kind or ("classify" if name.startswith("roberta") else "text")
-    tree["task"] = {**tree["task"], "kind": head, "data": data}
-    path = tmp_path / f"{name}.toml"
-    path.write_text(toml.dump(tree))
-    return resolve.load(str(path))
+def resolved(name: str) -> Experiment:
+    return resolve.load(str(FOLDER / f"{name}.toml"))
 
 
 def test_every_file_is_one_of_the_readings_or_a_twin() -> None:
@@ -53,13 +44,13 @@ def test_every_file_is_one_of_the_readings_or_a_twin() -> None:
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_method_backbone_and_federation_of_a_reading_resolve_without_a_network(name: str, tmp_path: Path) -> None:
-    found = resolved(name, tmp_path)
+def test_a_reading_resolves_without_a_network(name: str) -> None:
+    found = resolved(name)
     assert found.name == f"subspace-{name.replace('-paper', '')}"
     assert found.backbone.ref in NUMBERS["models"]
     assert Experiment.model_validate(found.resolved()).hash == found.hash
     plain = found.resolved()
-    for table in ("method", "backbone", "federation", "evaluation"):
+    for table in ("method", "task", "backbone", "federation", "evaluation"):
         assert covers(plain[table], tables(name)[table]), table
 
 
@@ -72,20 +63,9 @@ def covers(found: Any, given: Any) -> bool:
     return bool(found == given)
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_until_there_is_a_task_the_refusal_names_it(name: str) -> None:
-    path = str(FOLDER / f"{name}.toml")
-    if "hellaswag" in KINDS:
-        assert resolve.load(path).task.kind == "hellaswag"
-        return
-    with pytest.raises(CotuneError, match="hellaswag") as caught:
-        resolve.load(path)
-    assert caught.value.code is Code.CONFIG
-
-
-def test_the_readings_differ_in_what_text_and_code_differ_in(tmp_path: Path) -> None:
+def test_the_readings_differ_in_what_text_and_code_differ_in() -> None:
     for model, steps, lr, clip, cap in (("roberta", 4, 1e-4, 0.5, 15.0), ("smollm", 5, 2e-4, 1.0, 25.0)):
-        code, text = (resolved(f"{model}-paper-{reading}", tmp_path) for reading in ("code", "text"))
+        code, text = (resolved(f"{model}-paper-{reading}") for reading in ("code", "text"))
         strengths = [
             {
                 p.kind: next(v for v in p.model_dump(exclude={"kind"}).values() if isinstance(v, float))
@@ -107,38 +87,35 @@ def test_the_readings_differ_in_what_text_and_code_differ_in(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_the_task_is_given_in_the_words_of_tasks_that_exist(name: str) -> None:
-    task = tables(name)["task"]
-    assert set(task) - {"kind"} <= set(KINDS["classify"].model_fields)
-    found = part("partition", PARTITIONS, task["partition"])
+def test_the_task_is_hellaswag_in_the_papers_wording_with_the_head_of_its_model(name: str) -> None:
+    task = resolved(name).task
+    assert isinstance(task, HellaSwag)
     alpha = 0.3 if "code" in name else 0.5
-    assert found == Dirichlet(clients=10, alpha=alpha, by="activity_label", minimum=8)
-    assert (task["data"], task["limit"], task["test_limit"]) == ("Rowan/hellaswag", 8000, 1000)
+    assert task.partition == Dirichlet(clients=10, alpha=alpha, by="activity_label", minimum=8)
+    assert (task.data, task.limit, task.test_limit, task.wording) == ("Rowan/hellaswag", 8000, 1000, "paper")
+    assert task.head == ("multiple-choice" if name.startswith("roberta") else "causal")
 
 
-def numbers(name: str, tmp_path: Path) -> dict[str, Any]:
+def numbers(name: str) -> dict[str, Any]:
     """Role -> what trains, on the published sizes."""
-    tree = resolved(name, tmp_path)
-    shapes = NUMBERS["models"][tree.backbone.ref]["shapes"]
-    found = view(str(tmp_path / f"{name}.toml"), shapes_only=True, backbone=shapes).plan
+    shapes = NUMBERS["models"][resolved(name).backbone.ref]["shapes"]
+    found = view(str(FOLDER / f"{name}.toml"), shapes_only=True, backbone=shapes).plan
     assert found is not None
-    return {role: sum(e.numel for e in found.spec if e.role.value == role) for role in ("factor_a", "factor_b")}
+    return {role: sum(e.numel for e in found.spec if e.role.value == role) for role in ("factor_a", "factor_b", "head")}
 
 
-def test_lora_of_roberta_large_is_the_printed_3_56_million_with_the_pooler_that_multiple_choice_adapts(
-    tmp_path: Path,
-) -> None:
-    layers = sum(numbers("roberta-paper-code", tmp_path).values())
-    assert layers == 24 * 8 * (4 * (1024 + 1024) + 2 * (1024 + 4096)) == 3_538_944
-    pooler = 8 * (1024 + 1024)
+def test_lora_of_roberta_large_is_the_printed_3_56_million_with_the_pooler_that_multiple_choice_adapts() -> None:
+    found = numbers("roberta-paper-code")
+    layers, pooler = 24 * 8 * (4 * (1024 + 1024) + 2 * (1024 + 4096)), 8 * (1024 + 1024)
+    assert found["factor_a"] + found["factor_b"] == layers + pooler == 3_555_328
     assert round(layers + pooler, -4) == NUMBERS["models"]["FacebookAI/roberta-large"]["lora_parameters"]
-    assert layers + pooler == 3_555_328
     assert round(layers, -4) != 3_560_000
+    assert found["head"] == 1024 + 1
 
 
-def test_lora_of_smollm_is_on_all_seven_linear_layers(tmp_path: Path) -> None:
-    each = 8 * (2 * (960 + 960) + 2 * (960 + 320) + 3 * (960 + 2560))
-    assert sum(numbers("smollm-paper-text", tmp_path).values()) == 32 * each
+def test_lora_of_smollm_is_on_all_seven_linear_layers() -> None:
+    each, found = 8 * (2 * (960 + 960) + 2 * (960 + 320) + 3 * (960 + 2560)), numbers("smollm-paper-text")
+    assert (found["factor_a"] + found["factor_b"], found["head"]) == (32 * each, 0)
 
 
 def test_the_tables_are_of_the_released_seeds_and_divide_by_three() -> None:

@@ -15,6 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from cotune.backbone import Backbone
 from cotune.backbone.bind import bind
+from cotune.backbone.head import one_option
 from cotune.diagnose.flops import counting
 from cotune.method import Method
 
@@ -60,7 +61,7 @@ def estimate(method: Method, backbone: Backbone, head: str, labels: int, shape: 
     leaves = {n: torch.empty(t.shape, device="meta", requires_grad=True) for n, t in {**theta, **personal}.items()}
     rows, tokens = shape
     # One row, no mask, no padding token: models look at the values of those, and rows do not mix.
-    ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
+    ids = one_option(torch.zeros(1, tokens, dtype=torch.long, device="meta"), head)
     vars(skeleton.model)["config"].pad_token_id = None
     held = {id(tensor) for tensor in (*weights, *leaves.values())}
     kept: dict[int, int] = {}

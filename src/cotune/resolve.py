@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cotune import engine as engines
 from cotune import experiment as experiments
 from cotune import task as task_room
 from cotune.backbone import Backbone
@@ -70,7 +71,7 @@ def load(
         source: a recipe's name, or the path of a TOML file, which may say `recipe = NAME` and override parts of it.
         backbone: a reference in place of `backbone.ref`.
         task: a data reference, whose columns say the task where the file does not, or `KIND:REFERENCE`; of a task that
-            draws its rows, `KIND` or `KIND?key=value&key=value`.
+            draws its rows or knows its data, `KIND` or `KIND?key=value&key=value`.
         rounds: in place of `federation.rounds`.
         seed: in place of `seeds.seed`.
         device: in place of `backbone.device`.
@@ -136,6 +137,8 @@ def run(
     resume: bool = False,
     fresh: bool = False,
     watch: Watch = quiet,
+    engine: str = "inline",
+    workers: int | None = None,
     make_engine: MakeEngine | None = None,
 ) -> Run:
     """Carry out an experiment, or a method on a task and a backbone, and return what it left on disk.
@@ -154,8 +157,11 @@ def run(
         resume: continue an unfinished run.
         fresh: throw away an earlier run of the same experiment.
         watch: told about every moment of the run.
-        make_engine: where clients run; in this process by default.
+        engine: where clients run: `inline`, in this process; or `pool`, in several. Theta is the same.
+        workers: of a pool; None for as many as there is room for.
+        make_engine: an engine of your own, in place of those.
     """
+    made = make_engine or engines.named(engine, workers, lambda line: watch("fetching", {"line": line}))
     if isinstance(method, Experiment):
         experiment = method
     else:
@@ -170,8 +176,7 @@ def run(
             evaluation=evaluation or Evaluation(),
             seeds=Seeds(seed=seed),
         )
-    engine = {"make_engine": make_engine} if make_engine else {}
-    return experiments.run(experiment, out, resume=resume, fresh=fresh, watch=watch, **engine)
+    return experiments.run(experiment, out, resume=resume, fresh=fresh, watch=watch, make_engine=made)
 
 
 def task(text: str, *, sets: Iterable[str] = (), say: Say = silent) -> Task:
@@ -276,10 +281,11 @@ def _value(text: str, where: str) -> Any:
 def _task(text: str, given: str | None, say: Say) -> Tree:
     """`KIND:REFERENCE`, or a reference alone: its task is the one given already, else what its columns say.
 
-    A kind that needs no data stands alone, or before its fields: `KIND?key=value&key=value`.
+    A kind that needs no data, or knows its own, stands alone, or before its fields: `KIND?key=value&key=value`.
     """
     alone, mark, fields = text.partition("?")
-    if alone in task_room.KINDS and "data" not in task_room.KINDS[alone].model_fields:
+    data = task_room.KINDS[alone].model_fields.get("data") if alone in task_room.KINDS else None
+    if alone in task_room.KINDS and (data is None or not data.is_required()):
         pairs = [assigned(pair, "--task") for pair in fields.split("&")] if mark else []
         return {"kind": alone, **dict(pairs)}
     kind, separator, reference = text.partition(":")

@@ -46,6 +46,15 @@ def test_a_round_is_one_line_and_a_dropped_client_one_more() -> None:
     assert dropped.endswith("· error[E_LATE] no reply in time")
 
 
+def test_letters_that_the_model_would_hardly_write_are_doubted() -> None:
+    def lines(mass: float) -> list[str]:
+        metrics = {**RECORD.global_metrics, "letter_mass": Metric(value=mass, n=9, low=None, high=None)}
+        return round_lines(RECORD.model_copy(update={"global_metrics": metrics}), 4)
+
+    assert "the letters have 2 % of the probability: the model would mostly write something else" in lines(0.02)
+    assert not any("probability" in line for line in lines(0.1))
+
+
 def test_an_abandoned_round_says_why() -> None:
     record = RECORD.model_copy(update={"abandoned": "1 of 2 replies, 2 needed"})
     assert "abandoned, theta stays · 1 of 2 replies, 2 needed" in round_lines(record, 4)

@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 from written import write_run
 
 from cotune.core.protection import NOT_PROTECTED
+from cotune.core.record import Metric, RoundRecord
 from cotune.report import document, shown
 from cotune.report.html import cell, duration, escape, number, scaled, table, tag
 from cotune.report.pages import PAGES
@@ -54,6 +55,19 @@ def test_the_policy_allows_these_scripts_and_no_request(written: Page) -> None:
     assert "http" not in policy
 
 
+def test_letters_with_little_of_the_probability_are_doubted_by_the_last_scored_round(tmp_path: Path) -> None:
+    def noted(name: str, *masses: float) -> bool:
+        def change(one: RoundRecord) -> RoundRecord:
+            mass = Metric(value=masses[one.round - 1], n=9, low=None, high=None)
+            return one.model_copy(update={"global_metrics": {**one.global_metrics, "letter_mass": mass}})
+
+        folder = write_run(tmp_path / name, played=len(masses), planned=len(masses), change=change)
+        return "the model would mostly write something else" in document(shown([folder]))
+
+    assert noted("falls", 0.9, 0.02)
+    assert not noted("rises", 0.02, 0.9)
+
+
 def test_the_same_folders_give_the_same_file(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "toy")
     assert document(shown([folder])) == document(shown([folder]))
@@ -63,7 +77,7 @@ def test_every_page_has_a_tab_and_a_panel_that_name_each_other(written: Page) ->
     tabs = {a["aria-controls"]: a["id"] for _, a in written.tags if a.get("role") == "tab"}
     panels = {a["id"]: a["aria-labelledby"] for _, a in written.tags if a.get("role") == "tabpanel"}
     assert tabs == panels
-    assert len(tabs) == len(PAGES) - 2 == 4, "there is no memory to show, and no low-rank pair"
+    assert len(tabs) == len(PAGES) - 3 == 4, "there is no memory to show, no low-rank pair, no slope"
 
 
 def test_every_plot_is_followed_by_its_data_in_tables(written: Page) -> None:

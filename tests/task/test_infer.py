@@ -26,6 +26,8 @@ ROWS: dict[tuple[str, ...], str] = {
     ("instruction", "output"): "sft",
     ("text", "domain"): "text",
     ("prompt", "text"): "text",
+    ("ind", "ctx_a", "ctx_b", "ctx", "endings", "label"): "hellaswag",
+    ("question", "subject", "choices", "answer"): "mmlu",
 }
 
 
@@ -79,7 +81,11 @@ def test_generated_and_packaged_data_say_their_columns_without_being_made(monkey
     for name in SYNTHETIC:
         assert columns(f"synth:{name}?rows=9999999") == read(f"synth:{name}?rows=2").columns
     monkeypatch.setattr("cotune.task.packaged.members", lambda *_, **__: pytest.fail("fetched"))
-    assert {name: inferred(f"pkg:{name}")[0] for name in PACKAGED} == {"kjv": "text", "rotten-tomatoes": "classify"}
+    assert {name: inferred(f"pkg:{name}")[0] for name in PACKAGED} == {
+        "kjv": "text",
+        "mmlu-dev": "mmlu",
+        "rotten-tomatoes": "classify",
+    }
 
 
 @pytest.mark.real_model

@@ -19,6 +19,7 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<cls>", "<sep>", "<mask>")
 VOCAB = len(SPECIALS) + 256
 DECODERS = ("llama", "qwen2", "opt", "gpt2")
 ENCODERS = ("roberta", "bert")
+RECURRENT = ("mamba",)  # they read from left to right without attention, and have no classification head
 _GROUPED = ("llama", "qwen2")  # keys and values may have fewer heads, and positions are rotations of pairs
 
 
@@ -30,12 +31,13 @@ class Random:
     |---|---|---|
     | layers | 2 | |
     | hidden | 64 | |
-    | heads | 4 | must divide `hidden` |
+    | heads | 4 | must divide `hidden`; not of mamba |
     | kv_heads | heads | llama and qwen2; must divide `heads` |
-    | intermediate | 4 · hidden | width of the feed-forward layers |
+    | intermediate | 4 · hidden | width of the feed-forward layers; mamba's is 2 · hidden |
+    | state | 16 | mamba: numbers of a layer's state for each of its channels |
     | vocab | the byte tokenizer's 263 | never smaller |
     | positions | 512 | the most tokens |
-    | tied | true | decoders: whether the output head is the embedding |
+    | tied | true | all but encoders: whether the output head is the embedding |
     """
 
     ref: Reference
@@ -52,17 +54,19 @@ class Random:
             CotuneError: E_CONFIG for an unknown architecture or option, or sizes that do not fit together.
         """
         arch, options = self.ref.name, self.ref.options
-        if arch not in DECODERS + ENCODERS:
-            self._refuse(f"no architecture '{arch}'", fix=nearest(arch, DECODERS + ENCODERS))
-        sizes = {"layers": 2, "hidden": 64, "heads": 4, "vocab": VOCAB, "positions": 512}
-        known = [*sizes, "intermediate", *(["kv_heads"] if arch in _GROUPED else [])]
-        known += ["tied"] if arch in DECODERS else []
+        if arch not in DECODERS + ENCODERS + RECURRENT:
+            self._refuse(f"no architecture '{arch}'", fix=nearest(arch, DECODERS + ENCODERS + RECURRENT))
+        sizes = {"layers": 2, "hidden": 64, "vocab": VOCAB, "positions": 512}
+        sizes |= {"state": 16} if arch in RECURRENT else {"heads": 4}
+        known = [*sizes, *([] if arch in RECURRENT else ["intermediate"]), *(["kv_heads"] if arch in _GROUPED else [])]
+        known += ["tied"] if arch not in ENCODERS else []
         for key, value in options.items():
             if key not in known:
                 self._refuse(f"{arch} has no option '{key}'", fix=nearest(key, known))
             sizes[key] = self._truth(value) if key == "tied" else self._count(key, value)
-        sizes.setdefault("intermediate", 4 * sizes["hidden"])
-        sizes.setdefault("kv_heads", sizes["heads"])
+        if arch not in RECURRENT:
+            sizes.setdefault("intermediate", 4 * sizes["hidden"])
+            sizes.setdefault("kv_heads", sizes["heads"])
         sizes.setdefault("tied", 1)
         self._check(sizes)
         return sizes
@@ -78,7 +82,8 @@ class Random:
         return int(value == "true")
 
     def _check(self, sizes: Mapping[str, int]) -> None:
-        hidden, heads, kv_heads = sizes["hidden"], sizes["heads"], sizes["kv_heads"]
+        hidden, heads = sizes["hidden"], sizes.get("heads", 1)
+        kv_heads = sizes.get("kv_heads", heads)
         if hidden % heads or heads % kv_heads:
             what = "hidden is not divisible by heads" if hidden % heads else "heads is not divisible by kv_heads"
             self._refuse(what, got=f"hidden={hidden}, heads={heads}, kv_heads={kv_heads}")
@@ -98,17 +103,20 @@ class Random:
         fields: dict[str, Any] = {
             "num_hidden_layers": sizes["layers"],
             "hidden_size": sizes["hidden"],
-            "num_attention_heads": sizes["heads"],
             "vocab_size": sizes["vocab"],
-            "max_position_embeddings": sizes["positions"],
             "pad_token_id": SPECIALS.index("<pad>"),
-            "bos_token_id": SPECIALS.index("<bos>" if arch in DECODERS else "<cls>"),
-            "eos_token_id": SPECIALS.index("<eos>" if arch in DECODERS else "<sep>"),
-            {"opt": "ffn_dim", "gpt2": "n_inner"}.get(arch, "intermediate_size"): sizes["intermediate"],
+            "bos_token_id": SPECIALS.index("<cls>" if arch in ENCODERS else "<bos>"),
+            "eos_token_id": SPECIALS.index("<sep>" if arch in ENCODERS else "<eos>"),
         }
+        if arch in RECURRENT:
+            fields["state_size"] = sizes["state"]
+        else:
+            fields["num_attention_heads"] = sizes["heads"]
+            fields["max_position_embeddings"] = sizes["positions"]
+            fields[{"opt": "ffn_dim", "gpt2": "n_inner"}.get(arch, "intermediate_size")] = sizes["intermediate"]
         if arch in _GROUPED:
             fields["num_key_value_heads"] = sizes["kv_heads"]
-        if arch in DECODERS:
+        if arch not in ENCODERS:
             fields["tie_word_embeddings"] = bool(sizes["tied"])
         if arch == "opt":
             fields["word_embed_proj_dim"] = sizes["hidden"]

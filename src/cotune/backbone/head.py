@@ -12,7 +12,8 @@ from cotune.core.part import Capability
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-HEADS = ("classification", "causal")
+HEADS = ("classification", "causal", "multiple-choice", "masked")
+PRETRAINED = frozenset(("causal", "masked"))  # heads that come with the weights
 SPLITTABLE = frozenset((*DECODERS, *ENCODERS))  # families whose two halves are known to equal the whole
 
 
@@ -22,8 +23,6 @@ def auto_class(config: PreTrainedConfig, head: str, labels: int, where: str) -> 
     Raises:
         CotuneError: E_CONFIG for an unknown head or no labels, E_MODEL for an architecture that has no such head.
     """
-    import transformers
-
     if head not in HEADS:
         raise CotuneError(Code.CONFIG, f"no head '{head}'", fix=nearest(head, HEADS))
     if head == "classification" and labels < 1:
@@ -36,21 +35,41 @@ def auto_class(config: PreTrainedConfig, head: str, labels: int, where: str) -> 
             got=config.model_type,
             expected="one stack of layers: a row is one sequence, and a split cuts the stack in two",
         )
-    kind: Any
-    if head == "causal":
-        kind, what = transformers.AutoModelForCausalLM, "causal language model"
-        fits = decodes(config)
-    else:
-        kind, what = transformers.AutoModelForSequenceClassification, "classifier of sequences"
-        fits = type(config) in transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    kind, what, known = _classes(head)
+    fits = decodes(config) if known is None else type(config) in known
     if not fits:
         raise CotuneError(Code.MODEL, f"{config.model_type} is no {what}", where=where)
     return kind
 
 
+def _classes(head: str) -> tuple[Any, str, Any]:
+    """The auto class of a head, what its models are called, and the architectures that it knows; None for decoders."""
+    import transformers
+
+    match head:
+        case "causal":
+            return transformers.AutoModelForCausalLM, "causal language model", None
+        case "masked":
+            known = transformers.MODEL_FOR_MASKED_LM_MAPPING
+            return transformers.AutoModelForMaskedLM, "masked language model", known
+        case "multiple-choice":
+            # Its head is one number a pair, on the pooler that published runs adapt: a classifier of one class is the
+            # same for BERT, and for RoBERTa another model with a million more weights to send.
+            known = transformers.MODEL_FOR_MULTIPLE_CHOICE_MAPPING
+            return transformers.AutoModelForMultipleChoice, "model of multiple choice", known
+        case _:
+            known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+            return transformers.AutoModelForSequenceClassification, "classifier of sequences", known
+
+
+def one_option(ids: Any, head: str) -> Any:
+    """Token ids (rows, tokens) as a model with this head takes them: with multiple choice, of one option a row."""
+    return ids[:, None] if head == "multiple-choice" else ids
+
+
 def head_names(model: Any, head: str) -> tuple[str, ...]:
-    """Parameter names of a classification head; none for a causal model, whose head is pretrained."""
-    if head == "causal":
+    """Parameter names of a head that is new; none for a language model, whose head is pretrained."""
+    if head in PRETRAINED:
         return ()
     return tuple(name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}."))
 
@@ -74,6 +93,12 @@ def decodes(config: PreTrainedConfig) -> bool:
 
     masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not masked
+
+
+def attends(config: PreTrainedConfig) -> bool:
+    """Whether any layer of the architecture attends; those that do not, such as Mamba's, carry a state instead."""
+    kinds = getattr(config, "layer_types", None)
+    return not kinds or set(kinds) != {"linear_attention"}
 
 
 def gives(config: PreTrainedConfig, head: str) -> frozenset[Capability]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from cotune.backbone import tokens
 from cotune.backbone.checkpointing import recompute
-from cotune.backbone.head import auto_class, check_complete, gives, head_names
+from cotune.backbone.head import attends, auto_class, check_complete, gives, head_names
 from cotune.backbone.hf import reading
 from cotune.backbone.layers import trunk
 from cotune.backbone.quantized import Quantization, check_installed, hush, mark, quantize
@@ -40,7 +40,7 @@ class Loaded:
 
     Attributes:
         model: in evaluation mode; nothing in it requires a gradient.
-        head: parameter names of the classification head, none for a causal model.
+        head: parameter names of a head that is new, none for a language model.
         tokenizer: pads to the right, and has a padding token.
         config: what it was loaded by.
         digest: SHA-256 of the model's configuration and of every weight but the head's before it was quantised, 64 hex
@@ -78,7 +78,7 @@ class Skeleton:
 
     Attributes:
         model: of the same modules, names, shapes and dtypes as the loaded one.
-        head: parameter names of the classification head, none for a causal model.
+        head: parameter names of a head that is new, none for a language model.
         gives: as of the loaded one.
     """
 
@@ -135,8 +135,8 @@ class Backbone(BaseModel):
         """The model with its head, ready to be attached to.
 
         Args:
-            head: 'classification' or 'causal'.
-            labels: how many classes; not used by a causal model.
+            head: one of `head.HEADS`.
+            labels: how many classes; used by a classification head alone.
             seed: of weights that no file has: the head, or everything in a `random:` backbone.
             say: is told one line before a download.
 
@@ -155,7 +155,7 @@ class Backbone(BaseModel):
             tokenizer = origin.tokenizer()
             padding = tokens.pad(tokenizer, self.ref)
             with _drawing(seed), reading(Code.MODEL, "cannot load the model", self.ref):
-                model, absent = origin.model(kind, config, getattr(torch, self.dtype), self.attention)
+                model, absent = origin.model(kind, config, getattr(torch, self.dtype), self._kernel(config))
             names = head_names(model, head)
             check_complete(absent, names, self.ref)
             tokens.check_rows(tokenizer, model.get_input_embeddings().num_embeddings, self.ref)
@@ -187,14 +187,19 @@ class Backbone(BaseModel):
         """The model's shapes, from its configuration alone: no weights are read, drawn or stored."""
         with quiet(), reading(Code.MODEL, "cannot build the model", self.ref):
             config, _, kind = self._plan(source(self.ref, self.revision), head, labels)
+            attention = self._kernel(config)
             with torch.device("meta"):
-                model = kind.from_config(config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention)
+                model = kind.from_config(config, dtype=getattr(torch, self.dtype), attn_implementation=attention)
         names = head_names(model, head)
         if self.quantization:
             mark(model, names, self.ref)
         if self.window:
             limit_attention(model, self.window, self.sinks, self.ref)
         return Skeleton(model.requires_grad_(False).eval(), names, gives(config, head))
+
+    def _kernel(self, config: PreTrainedConfig) -> str:
+        """The kernel of attention, as transformers asks for one: an architecture without attention takes `eager`."""
+        return self.attention if attends(config) else "eager"
 
     def _plan(self, origin: Source, head: str, labels: int) -> tuple[PreTrainedConfig, str, Any]:
         """The configuration with its labels, what it says about the backbone alone, and the class to build."""

@@ -20,11 +20,13 @@ Quantization = Literal["int8", "nf4"]
 
 
 def hush() -> None:
-    """Let bitsandbytes say nothing but errors: it reports casts, layer by layer, and kernels that it does without.
+    """Let libraries say nothing but errors about kernels that they do without, and bitsandbytes about layers it casts.
 
-    peft loads it wherever it is installed, for models that are not quantised as well.
+    peft loads bitsandbytes wherever it is installed, for models that are not quantised as well; transformers tells of
+    kernels for CUDA on machines without it.
     """
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
 
 
 def check_installed(where: str) -> None:

@@ -107,6 +107,9 @@ def show(
     shapes_only: Annotated[
         bool, typer.Option("--shapes-only", help="Read no data: assume two labels and one client.")
     ] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Measure on 50 batches where zeroth-order descent should cut the model.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """An experiment before it runs, down to the bytes.
@@ -119,6 +122,7 @@ def show(
     shown = view(
         source,
         shapes_only=shapes_only,
+        probe=probe,
         backbone=backbone,
         task=task,
         rounds=rounds,
@@ -141,6 +145,12 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away an earlier run of the same experiment.")] = False,
     device: Device = None,
+    engine: Annotated[
+        str, typer.Option(metavar="inline|pool", help="Clients in this process, or in several: the same theta.")
+    ] = "inline",
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes of a pool; else as many as there is room for.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder alone, at the end.")] = False,
 ) -> None:
     """Carry an experiment out, round by round."""
@@ -152,6 +162,8 @@ def run(
         resume=resume,
         fresh=fresh,
         quiet=quiet,
+        engine=engine,
+        workers=workers,
         backbone=backbone,
         task=task,
         rounds=rounds,

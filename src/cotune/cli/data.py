@@ -11,6 +11,7 @@ from cotune.core.errors import one_line
 
 BAR = 30  # characters of the longest bar
 MOST = 40  # clients listed one by one
+MOST_TOPICS = 3  # of a client, named
 
 
 def show(text: str, *, seed: int, sets: tuple[str, ...]) -> Iterator[str]:
@@ -33,6 +34,8 @@ def show(text: str, *, seed: int, sets: tuple[str, ...]) -> Iterator[str]:
     yield from said
     yield from data_lines(corpus.facts, len(corpus.clients))
     yield f"{task.kind} · head {corpus.head} · {', '.join(_chances(corpus)) or 'no chance level'}"
+    for side, names in corpus.facts.get("splits", {}).items():
+        yield f"{side} from {' and '.join(names) or 'no split'}"
     partition = corpus.facts.get("partition", {})
     yield "partition " + " ".join(f"{key}={value}" for key, value in partition.items() if value is not None)
     yield ""
@@ -44,16 +47,24 @@ def _chances(corpus: Corpus) -> Iterator[str]:
 
 
 def _clients(corpus: Corpus) -> Iterator[str]:
-    """One line a client: rows to train on, rows held back, a bar, and its labels."""
+    """One line a client: rows to train on, rows held back, a bar, and its labels, or its most frequent topics."""
     sizes = {name: len(rows.train) for name, rows in sorted(corpus.clients.items())}
     largest = max(sizes.values(), default=1) or 1
     labels: Mapping[str, Any] = corpus.facts.get("labels", {})
+    topics: Mapping[str, Mapping[str, int]] = corpus.facts.get("topics", {})
     width = max((len(one_line(name, 40)) for name in sizes), default=0)
     for name, size in list(sizes.items())[:MOST]:
         bar = "█" * max(round(BAR * size / largest), 1 if size else 0)
         held = len(corpus.clients[name].held)
         counts = ", ".join(f"{label} {n}" for label, n in zip(corpus.labels, labels.get(name, ()), strict=False) if n)
+        counts = counts or _topics(topics.get(name, {}))
         yield f"{one_line(name, 40):<{width}}  {size:>7} + {held:<6} {bar:<{BAR}}  {one_line(counts, 60)}".rstrip()
     if len(sizes) > MOST:
         yield f"and {len(sizes) - MOST} more clients"
     yield f"{'rows to train on + held back':>{width}}"
+
+
+def _topics(found: Mapping[str, int]) -> str:
+    """`3 topics, anatomy 7, …`: how many there are, and the most frequent of them."""
+    some = [f"{topic or '?'} {count}" for topic, count in list(found.items())[:MOST_TOPICS]]
+    return ", ".join([f"{len(found)} topics", *some]) if found else ""

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from cotune.core.errors import one_line
-from cotune.core.record import Metric, RoundRecord
+from cotune.core.record import Metric, RoundRecord, doubt
 
 
 class Lines(AbstractContextManager["Lines"]):
@@ -164,6 +164,8 @@ def round_lines(record: RoundRecord, rounds: int) -> list[str]:
     counted = f"{len(cohort.accepted)} of {len(cohort.selected)} clients"
     cost = f"up {decimal(record.uplink_bytes)} · down {decimal(record.downlink_bytes)} · {record.seconds:.1f} s"
     lines = [" · ".join([f"round {record.round}/{rounds}", *_figures(record), counted, cost])]
+    if doubtful := doubt(record.global_metrics):
+        lines.append(doubtful)
     if record.abandoned:
         lines.append(f"abandoned, theta stays · {record.abandoned}")
     lines += [f"dropped {one_line(client, 80)} · {reason}" for client, reason in sorted(cohort.reasons.items())]

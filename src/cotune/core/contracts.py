@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cotune.core.change import Base, Change, Commit, Contribution, Origin, Server
 from cotune.core.errors import CotuneError
 from cotune.core.events import Say, silent
-from cotune.core.journal import Journal
+from cotune.core.journal import Increment, Journal, Refold
 from cotune.core.message import Parts
 from cotune.core.part import Capability, Part
 from cotune.core.rows import Batch as Batch  # noqa: PLC0414  # tasks import these from here
@@ -190,7 +190,7 @@ class Optimizer(ClientPart):
 
     @abstractmethod
     def step(self, view: View, state: Any, objective: Objective) -> Step:
-        """One step; inputs are left as they are."""
+        """One step; inputs are left as they are, but for the trained tensors of a view that says they are its own."""
 
     def layer(self, layers: int) -> int | None:
         """The first layer of the back half, where the model is to run in two; None where it runs as it is."""
@@ -202,9 +202,12 @@ class Optimizer(ClientPart):
         del steps
         return {}
 
-    def describe(self, traces: Sequence[NamedTensors]) -> Mapping[str, float]:
-        """Named numbers about the steps of a round, recorded with it, from what each client's steps are replayed by."""
-        del traces
+    def describe(self, traces: Sequence[NamedTensors], rate: float = 1.0) -> Mapping[str, float]:
+        """Named numbers about the steps of a round, recorded with it, from what each client's steps are replayed by.
+
+        `rate` is the schedule's factor of the round.
+        """
+        del traces, rate
         return {}
 
 
@@ -226,6 +229,10 @@ class Personalize(ClientPart):
 
 class Uplink(Part):
     """How a client's training is sent."""
+
+    def begin(self, view: View) -> View:
+        """The view as training starts from it, where what is to be sent decides how a client may move."""
+        return view
 
     @abstractmethod
     def pack(self, view: View, traces: Sequence[object]) -> Parts:
@@ -260,12 +267,17 @@ class Downlink(Part):
         """The message parts that bring version `held` to `theta`."""
 
     @abstractmethod
-    def open(self, parts: Parts, held: Theta) -> Theta:
-        """The theta that the parts stand for, on top of the one held."""
+    def open(self, parts: Parts, held: Theta, refold: Refold) -> Theta:
+        """The theta that the parts stand for, on top of the one held; `refold` repeats a round from its replies."""
 
     @abstractmethod
-    def layout(self, spec: Spec, scope: Scope, changed: Sequence[Sequence[str]]) -> Layouts:
-        """Which parts `pack` makes, given the names that changed in each round since the one held."""
+    def layout(self, spec: Spec, scope: Scope, past: Sequence[Increment]) -> Layouts:
+        """Which parts `pack` makes, given the rounds since the version held; of their tensors, shapes are enough."""
+
+    @property
+    def builds_on(self) -> int | None:
+        """How many of the last committed rounds its messages may build on; None for any."""
+        return None
 
 
 class Aggregator(Part):
@@ -305,10 +317,18 @@ class Task(Part):
     """Versioned data and how a model is trained and scored on it."""
 
     version: ClassVar[int]
-    head: ClassVar[str]  # of the model: 'classification' or 'causal'
-    metrics: ClassVar[tuple[str, ...]]  # what `scores` returns for each row, 'loss' among them
     ratios: ClassVar[Mapping[str, tuple[str, str]]] = {}  # metric -> (above, below): exp(Σ above / Σ below) over rows
     rowwise: ClassVar[bool] = True  # whether `encode` makes exactly one example of every row
+
+    @property
+    @abstractmethod
+    def head(self) -> str:
+        """Of the model: 'causal', 'classification', 'multiple-choice' or 'masked'; mostly a class attribute."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """What `judged` returns for each row, 'loss' among them; mostly a class attribute."""
 
     @abstractmethod
     def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
@@ -342,6 +362,13 @@ class Task(Part):
     @abstractmethod
     def scores(self, model: Callable[..., Any], batch: Batch) -> Mapping[str, Tensor]:
         """Metric -> (rows,) float32; a mean over rows is the metric."""
+
+    def judged(
+        self, model: Callable[..., Any], batch: Batch, examples: Sequence[Mapping[str, Any]], tokenizer: Any
+    ) -> Mapping[str, Tensor]:
+        """`scores` of the batch that `examples` make; a task whose model writes an answer reads it here."""
+        del examples, tokenizer
+        return self.scores(model, batch)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 # Metrics that are shares of rows; differences between them are in percentage points.
-SHARES = frozenset({"accuracy", "among"})
+SHARES = frozenset({"accuracy", "among", "exact", "f1"})
+FEW = 0.1  # of the probability of all tokens: with less in the letters, the best of them is nobody's answer
 
 
 class Metric(BaseModel):
@@ -247,3 +248,11 @@ class MemoryRecord(BaseModel):
     stream: Stream | None = None
     layers: tuple[LayerMemory, ...] = ()
     bytes: tuple[ContextBytes, ...] = ()
+
+
+def doubt(metrics: Mapping[str, Metric]) -> str:
+    """Why an accuracy among letters says little of what the model would write; '' where it does not."""
+    mass = metrics.get("letter_mass")
+    if mass is None or mass.value >= FEW:
+        return ""
+    return f"the letters have {100 * mass.value:.2g} % of the probability: the model would mostly write something else"

@@ -27,7 +27,7 @@ class Corpus:
     Attributes:
         clients: id -> rows; a client may be empty.
         test: rows that no client holds.
-        head: the kind of model head that the task needs: 'classification' or 'causal'.
+        head: the kind of model head that the task needs, as `Task.head` says it.
         labels: class names, in the order of their numbers; empty where there are none.
         chance: metric -> what guessing scores.
         facts: counts worth reporting: rows read, skipped by reason, per-client label counts.
@@ -39,6 +39,11 @@ class Corpus:
     labels: tuple[str, ...]
     chance: Mapping[str, float]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels that a head tells apart by itself; none where they are words that a language model says."""
+        return self.labels if self.head == "classification" else ()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,30 @@ LOADABLE = ("hub", "path")  # what other libraries can load by its name
 
 
 @dataclass(frozen=True)
+class Loads:
+    """How a model with a head is loaded: its auto class, the tag of its use, and the last lines of an example."""
+
+    auto: str
+    pipeline: str
+    call: tuple[str, ...] = ('logits = model(**tokenizer(["some text"], return_tensors="pt")).logits',)
+
+
+HEADS: Mapping[str, Loads] = {
+    "causal": Loads("AutoModelForCausalLM", "text-generation"),
+    "classification": Loads("AutoModelForSequenceClassification", "text-classification"),
+    "masked": Loads("AutoModelForMaskedLM", "fill-mask"),
+    "multiple-choice": Loads(
+        "AutoModelForMultipleChoice",
+        "multiple-choice",
+        (
+            'pairs = tokenizer(["a context"] * 2, ["an ending", "another"], padding=True, return_tensors="pt")',
+            "logits = model(**{name: tensor[None] for name, tensor in pairs.items()}).logits",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a card is made of.
 
@@ -25,7 +49,7 @@ class Facts:
         records: of its rounds.
         origin: the hub id, path or reference of the backbone.
         revision: of a hub id.
-        head: 'classification' or 'causal'.
+        head: as `Task.head` says it.
         labels: names of the classes.
         padding: id of the padding token.
         theta_sha256: of the shared tensors.
@@ -114,7 +138,7 @@ def _front(facts: Facts) -> str:
     fields: dict[str, Any] = {"library_name": library}
     trainable = facts.experiment["method"]["trainable"]
     fields["base_model"] = facts.origin
-    fields["pipeline_tag"] = "text-classification" if facts.head == "classification" else "text-generation"
+    fields["pipeline_tag"] = HEADS[facts.head].pipeline
     fields["tags"] = [
         "cotune",
         "federated-learning",
@@ -140,15 +164,15 @@ def _scheme(facts: Facts) -> str:
 
 def _load(facts: Facts, beside: str) -> str:
     """A few lines of Python, run in this folder, and what they need."""
-    causal, whole, scheme = facts.head == "causal", facts.whole, parse(facts.origin).scheme
+    head, whole, scheme = HEADS[facts.head], facts.whole, parse(facts.origin).scheme
     named = scheme in LOADABLE and not (whole or beside)
-    auto = "AutoModelForCausalLM" if causal else "AutoModelForSequenceClassification"
+    auto = head.auto
     origin = facts.origin if named else "." if whole else f"./{beside or 'backbone'}"
     given = [json.dumps(origin, ensure_ascii=False)]
     given += [f"revision={json.dumps(facts.revision)}"] if named and facts.revision else []
     tokenizer = ", ".join(given)
     given += [f"dtype={json.dumps(facts.experiment['backbone']['dtype'])}", f"pad_token_id={facts.padding}"]
-    given += [] if causal else [f"num_labels={len(facts.labels)}"]
+    given += [f"num_labels={len(facts.labels)}"] if facts.labels else []
     lines = [
         f"from transformers import {auto}, AutoTokenizer",
         *(["from peft import PeftModel"] if facts.rank is not None else []),
@@ -157,7 +181,7 @@ def _load(facts: Facts, beside: str) -> str:
         f"model = {auto}.from_pretrained({', '.join(given)})",
         *(['model = PeftModel.from_pretrained(model, ".").eval()'] if facts.rank is not None else []),
         *(['attach_memory(model, ".")'] if facts.memory else []),
-        'logits = model(**tokenizer(["some text"], return_tensors="pt")).logits',
+        *head.call,
     ]
     text = ["In this folder:", "\n".join(["```python", *lines, "```"])]
     if facts.memory:

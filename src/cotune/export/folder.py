@@ -83,11 +83,11 @@ def export(
         moved = None
         _write(folder, files)
         if tensors:
-            whole.save(folder, setup.backbone, tensors, setup.corpus.labels)
+            whole.save(folder, setup.backbone, tensors, setup.corpus.classes)
             moved = whole.difference(folder, whose.trained, setup.corpus, config)
         elif with_backbone:
             frozen = Trained(setup.backbone, setup.spec, {}, Base(), whose.trained.origin)
-            whole.save(folder / BACKBONE, setup.backbone, trainable.weights(frozen) or {}, setup.corpus.labels)
+            whole.save(folder / BACKBONE, setup.backbone, trainable.weights(frozen) or {}, setup.corpus.classes)
         facts = _facts(setup, state, whose, run, files)
         text = card(facts, moved=moved, beside=BACKBONE if with_backbone else "")
         _write(folder, {CARD: text.encode()})
@@ -111,7 +111,7 @@ def finish(setup: Setup, state: State, config: Backbone, run: Run) -> str:
         with _new(run.folder / "adapter") as folder:
             _write(folder, files)
             if tensors:
-                whole.save(folder, setup.backbone, tensors, setup.corpus.labels)
+                whole.save(folder, setup.backbone, tensors, setup.corpus.classes)
             _write(folder, {CARD: card(_facts(setup, state, whose, run, files)).encode()})
     return ""
 
@@ -147,7 +147,7 @@ def _facts(setup: Setup, state: State, whose: Whose, run: Run, files: Mapping[st
         origin=trained.origin,
         revision=trained.revision,
         head=setup.corpus.head,
-        labels=setup.corpus.labels,
+        labels=setup.corpus.classes,
         padding=int(setup.backbone.tokenizer.pad_token_id),
         theta_sha256=state.theta.sha256(),
         rank=rank,

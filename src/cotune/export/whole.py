@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cotune.backbone import Backbone
 from cotune.backbone.bind import bind
+from cotune.backbone.head import one_option
 from cotune.backbone.quiet import quiet
 from cotune.core.contracts import Backbone as Attached
 from cotune.core.contracts import Corpus, Trained
@@ -48,6 +49,7 @@ def difference(folder: Path, trained: Trained, corpus: Corpus, config: Backbone)
     padding, rows = model.config.pad_token_id, model.get_input_embeddings().num_embeddings
     words = torch.tensor([token for token in range(rows) if token != padding])
     ids = words[torch.arange(16) * (len(words) // 16 or 1) % len(words)].reshape(2, 8)
+    ids = one_option(ids, corpus.head)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with torch.no_grad():
         with bind(model, trained.tensors, trained.spec, trained.base) as bound:

@@ -34,7 +34,7 @@ def read_path(path: Path, text: str) -> Table:
         return _folder(path, text)
     if not path.is_file():
         raise CotuneError(Code.DATA, "no such file or folder", where=text, fix="check the path")
-    table = _file(path, text)
+    table = read_file(path, text)
     if not table.rows:
         raise CotuneError(Code.DATA, "no rows", where=text, got="an empty file")
     return table
@@ -52,7 +52,7 @@ def columns_at(path: Path, text: str) -> tuple[str, ...]:
             try:
                 found = _glance(file)
             except Exception:  # noqa: BLE001 - whatever is wrong with a file, reading all of it says so in one line
-                found = _file(file, text if file == path else file.name).columns
+                found = read_file(file, text if file == path else file.name).columns
             if found:
                 return found
     return read_path(path, text).columns
@@ -89,7 +89,7 @@ def _folder(folder: Path, text: str) -> Table:
             fix = "one file, or one folder, is one client"
             raise CotuneError(Code.DATA, f"two files for one client '{owner}'", where=text, fix=fix)
     tables = [
-        (owner, str(path.relative_to(folder)), _file(path, str(path.relative_to(folder)))) for owner, path in files
+        (owner, str(path.relative_to(folder)), read_file(path, str(path.relative_to(folder)))) for owner, path in files
     ]
     rows = [{**row, OWNER: row.get(OWNER, owner)} for owner, _, table in tables for row in table.rows]
     if not rows:
@@ -118,7 +118,12 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
-def _file(path: Path, name: str) -> Table:
+def read_file(path: Path, name: str) -> Table:
+    """The rows of one file, which may be none; `name` is how errors call it.
+
+    Raises:
+        CotuneError: E_DATA when it is of an unknown kind, or has a row that cannot be read.
+    """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         got = path.suffix or "no suffix"

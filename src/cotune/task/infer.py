@@ -10,6 +10,9 @@ from cotune.task.table import columns
 
 # The first row whose columns are all there says the task.
 TASKS: Sequence[tuple[tuple[str, ...], str]] = (
+    (("ctx_a", "ctx_b", "endings", "label"), "hellaswag"),
+    (("question", "subject", "choices", "answer"), "mmlu"),
+    (("question", "choices", "answer"), "choice"),
     (("text", "label"), "classify"),
     (("messages",), "sft"),
     (("prompt", "completion"), "sft"),

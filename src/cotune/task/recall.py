@@ -13,7 +13,7 @@ from torch import Tensor
 from cotune.core.contracts import Batch, Corpus, Encoded, Row, Split
 from cotune.core.events import Say, silent
 from cotune.core.seeds import Purpose, Seeds, derive
-from cotune.task.causal import Causal
+from cotune.task.causal import Causal, predictions
 from cotune.task.drawn import drawn, many
 from cotune.task.generator import pick
 from cotune.task.story import KEYS, VALUES, Story, values_in
@@ -158,7 +158,7 @@ class Recall(Causal):
         They are `accuracy`, where every token of the value is the likeliest of all, and `among`, the likeliest of its
         candidates.
         """
-        logits, where, question = self._logits(model, batch), batch["where"], batch["question"]
+        logits, where, question = predictions(model, batch), batch["where"], batch["question"]
         logits = logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1])).float()
         told = question != _NONE
         labels = torch.where(told, batch["labels"].gather(1, where), 0)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, StrictInt
 
-from cotune.core.contracts import Corpus, Row, Task
+from cotune.core.contracts import Corpus, Row, Split, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.core.part import resolve
@@ -79,10 +79,9 @@ class Tabular(Task):
             CotuneError: E_DATA for data that cannot be read, is empty or cannot be divided as asked; E_LABEL for a
                 label that is none of the classes.
         """
-        table = read(self.data, say)
+        table, apart = self.sides(say)
         parsed = self.parse(table)
-        kept = list(parsed.rows)
-        used = [kept[position] for position in subset(len(kept), self.limit, seeds.of(Purpose.DATA, "limit"))]
+        used = self.used(parsed, seeds)
         partition = self._partition(table, parsed)
         groups = None if self.group is None else self._filled(table, self.group, used)
         if partition.column is not None:
@@ -91,9 +90,13 @@ class Tabular(Task):
         def rows(positions: Sequence[int]) -> list[Row]:
             return [parsed.rows[position] for position in positions]
 
-        shared, out = held_out(len(used), self.test, seeds.of(Purpose.DATA, "test"), groups)
-        chosen = subset(len(out), self.test_limit, seeds.of(Purpose.DATA, "test_limit"))
-        test = rows([used[out[position]] for position in chosen])
+        if apart is None:
+            shared, out = held_out(len(used), self.test, seeds.of(Purpose.DATA, "test"), groups)
+            outside, beside = rows([used[position] for position in out]), Parsed({}, {})
+        else:
+            beside = self.parse(apart)
+            shared, outside = list(range(len(used))), list(beside.rows.values())
+        test = [outside[place] for place in subset(len(outside), self.test_limit, seeds.of(Purpose.DATA, "test_limit"))]
         mine = [used[position] for position in shared]
         parts = partition.split(
             [table.rows[row] for row in mine],
@@ -101,11 +104,13 @@ class Tabular(Task):
             seeds.of(Purpose.DATA, "partition"),
         )
         clients = {
-            client: held_back(
-                rows([mine[position] for position in part]), self.held, seeds.of(Purpose.DATA, "held", client)
-            )
+            client: self.divided(rows([mine[position] for position in part]), seeds.of(Purpose.DATA, "held", client))
             for client, part in parts.items()
         }
+        tables = [one for one in (table, apart) if one is not None]
+        skipped = Counter[str]()
+        for left_out in (*(one.skipped for one in tables), parsed.skipped, beside.skipped):
+            skipped.update(left_out)
         return Corpus(
             clients=clients,
             test=test,
@@ -115,23 +120,40 @@ class Tabular(Task):
             facts={
                 **table.facts,
                 "data": self.data,
-                "rows": len(table) + sum(table.skipped.values()),
-                "skipped": {**table.skipped, **parsed.skipped},
-                "used": len(used),
+                "rows": sum(len(one) + sum(one.skipped.values()) for one in tables),
+                "skipped": dict(skipped),
+                "used": len(used) + (0 if apart is None else len(test)),
                 "partition": partition.model_dump(mode="json"),
                 "empty_clients": [name for name, s in clients.items() if not s.train and not s.held],
                 "sizes": {name: {"train": len(s.train), "held": len(s.held)} for name, s in clients.items()},
-                "test": {"rows": len(test), "unused": len(out) - len(test)},
+                "test": {"rows": len(test), "unused": len(outside) - len(test)},
                 "duplicates": duplicates(clients, test, self.identity),
                 "manifest": {name: manifest([*s.train, *s.held], self.identity) for name, s in clients.items()},
                 "test_manifest": manifest(test, self.identity),
             },
         )
 
+    def sides(self, say: Say) -> tuple[Table, Table | None]:
+        """The rows to use, and those that are a test already; None where `test` says how many are held out."""
+        return read(self.data, say), None
+
+    def used(self, parsed: Parsed, seeds: Seeds) -> list[int]:
+        """Which rows are used at all, ascending."""
+        kept = list(parsed.rows)
+        return [kept[place] for place in subset(len(kept), self.limit, seeds.of(Purpose.DATA, "limit"))]
+
+    def divided(self, rows: Sequence[Row], seed: int) -> Split:
+        """A client's rows, to train on and held back."""
+        return held_back(rows, self.held, seed)
+
+    def usual(self) -> Partition:
+        """How rows are divided where neither the user nor the source says."""
+        return Iid(clients=10)
+
     def _partition(self, table: Table, parsed: Parsed) -> Partition:
         """The partition asked for, or the one that the source suggests."""
         owner = table.owner or (OWNER if OWNER in table.columns else None)
-        partition = self.partition or (Natural(key=owner) if owner else Iid(clients=10))
+        partition = self.partition or (Natural(key=owner) if owner else self.usual())
         if isinstance(partition, Dirichlet) and partition.by is None and not parsed.names:
             what = "nothing to divide by: the rows of this task have no label"
             raise CotuneError(Code.CONFIG, what, where="task.partition.by", fix="name the column that holds classes")

@@ -1,0 +1,171 @@
+"""MMLU: four-choice questions of 57 subjects, which five clients divide by domain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from cotune.core.contracts import Batch, Corpus, Row, Split
+from cotune.core.events import Say, silent
+from cotune.core.seeds import Seeds, derive
+from cotune.task.benchmark import Benchmark, gold, texts, words
+from cotune.task.divide import held_back, subset
+from cotune.task.forms.form import first_best, tied
+from cotune.task.letters import LETTERS, Choice, Read, asked
+from cotune.task.partition import Natural, Partition
+from cotune.task.table import Table
+from cotune.task.tabular import Parsed, no_text
+
+# FedNL, appendix C.1; professional_accounting is in no row of its table, and we put it with the humanities.
+DOMAINS: Mapping[str, tuple[str, ...]] = {
+    "law-ethics": (
+        "business_ethics", "formal_logic", "international_law", "jurisprudence", "logical_fallacies", "moral_disputes",
+        "moral_scenarios", "professional_law",
+    ),
+    "humanities": (
+        "econometrics", "global_facts", "high_school_european_history", "high_school_geography",
+        "high_school_government_and_politics", "high_school_macroeconomics", "high_school_microeconomics",
+        "high_school_us_history", "high_school_world_history", "management", "marketing", "miscellaneous",
+        "philosophy", "prehistory", "professional_accounting", "public_relations", "security_studies", "sociology",
+        "us_foreign_policy", "world_religions",
+    ),
+    "stem": (
+        "anatomy", "astronomy", "college_biology", "college_chemistry", "college_physics", "conceptual_physics",
+        "electrical_engineering", "elementary_mathematics", "high_school_biology", "high_school_chemistry",
+        "high_school_physics",
+    ),
+    "math-cs": (
+        "abstract_algebra", "college_computer_science", "college_mathematics", "computer_security",
+        "high_school_computer_science", "high_school_mathematics", "high_school_statistics", "machine_learning",
+    ),
+    "medical-psychology": (
+        "clinical_knowledge", "college_medicine", "high_school_psychology", "human_aging", "human_sexuality",
+        "medical_genetics", "nutrition", "professional_medicine", "professional_psychology", "virology",
+    ),
+}  # fmt: skip
+DOMAIN = "domain"  # the column that we add
+_DOMAIN_OF = {subject: domain for domain, subjects in DOMAINS.items() for subject in subjects}
+
+
+class MMLU(Choice, Benchmark):
+    """MMLU (Hendrycks et al. 2021): four-choice questions; a domain of subjects is a client.
+
+    The prompt is the question, a line for each option, and `Answer:`, without examples or the subject; the loss is that
+    of the right letter's token alone. Beside the accuracy among the four letters there is their probability, and
+    `generated`: whether the right letter is the likeliest token of all, which is what greedy generation writes first.
+    The five domains, the prompt and the caps are those of FedNL (appendix C.1 and C.2).
+
+    Attributes:
+        protocol: 'paper' gives clients the split `test`, of which each holds a sixth back to be scored on, and tests on
+            `validation` and `dev`: **models train on rows of the public test**, and scores compare with no leaderboard.
+            'clean' gives clients `validation` and `dev`, and tests on `test`. `auxiliary_train` names no subjects, so
+            it belongs to no domain and is not used.
+        train_rows: the most that a client trains on.
+        held_rows: the most that it holds back.
+        held: the share that it holds back before the caps.
+        max_tokens: the most tokens of a prompt; longer ones are dropped and counted.
+    """
+
+    kind: ClassVar[str] = "mmlu"
+    version: ClassVar[int] = 1
+    metrics: ClassVar[tuple[str, ...]] = (*Choice.metrics, "generated", "tied")
+
+    data: str = "cais/mmlu:all"
+    protocol: Literal["paper", "clean"] = "clean"
+    held: Annotated[float, Field(ge=0, lt=1)] = 1 / 6
+    train_rows: Annotated[int, Field(ge=1)] = 2000
+    held_rows: Annotated[int, Field(ge=1)] = 200
+    max_tokens: Annotated[int, Field(ge=2)] = 1024
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """`test`, or `validation` and `dev`."""
+        return ("test",) if self.protocol == "paper" else ("validation", "dev")
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """`validation` and `dev`, or `test`."""
+        return ("validation", "dev") if self.protocol == "paper" else ("test",)
+
+    def usual(self) -> Partition:
+        """A domain is a client."""
+        return Natural(key=DOMAIN)
+
+    def prepared(self, table: Table) -> Table:
+        """The table with the column `domain`, empty for a subject that is in none."""
+        table.cells("subject", self.data)
+        rows = [{**row, DOMAIN: _DOMAIN_OF.get(str(row.get("subject")))} for row in table.rows]
+        return replace(table, columns=(*table.columns, DOMAIN), rows=rows)
+
+    def parse(self, table: Table) -> Parsed:
+        """The rows of a known subject that have a question: subject, question, options, `gold`.
+
+        Raises:
+            CotuneError: E_LABEL for an answer that is none of the four; E_DATA for what is no list of four options.
+        """
+        for column in ("question", "choices", "answer"):
+            table.cells(column, self.data)
+        rows: dict[int, Row] = {}
+        skipped: Counter[str] = Counter()
+        for number, cells in enumerate(table.rows):
+            place, domain = table.place(number), cells[DOMAIN]
+            question, subject = words(cells, "question", "subject")
+            if reason := no_text(question) or ("" if domain else "of a subject in no domain"):
+                skipped[reason] += 1
+                continue
+            rows[number] = {
+                "subject": subject,
+                "question": question,
+                "options": texts(cells.get("choices"), len(LETTERS), place),
+                "gold": gold(cells.get("answer"), len(LETTERS), place),
+                DOMAIN: domain,
+                "place": place,
+            }
+        return self._some(rows, skipped, "a question of a known subject")
+
+    def divided(self, rows: Sequence[Row], seed: int) -> Split:
+        """A client's rows: a share held back, then the first so many of each side, drawn by seed."""
+        both = held_back(rows, self.held, seed)
+
+        def capped(side: Sequence[Row], most: int, name: str) -> list[Row]:
+            return [side[place] for place in subset(len(side), most, derive(seed, name))]
+
+        return Split(
+            train=capped(both.train, self.train_rows, "train_rows"), held=capped(both.held, self.held_rows, "held_rows")
+        )
+
+    def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
+        """The data, divided among the clients."""
+        return replace(super().load(seeds, say), chance={"accuracy": 1 / len(LETTERS)})
+
+    def prompt(self, row: Row, read: Read, limit: int) -> list[int] | None:
+        """The ids of the question with its options; None where they are too many."""
+        ids = read(asked(row["question"], row["options"], mark="."))
+        return ids if len(ids) <= min(limit, self.max_tokens) else None
+
+    def chance(self, corpus: Corpus, vocabulary: int) -> Mapping[str, float]:
+        """A quarter of the answers, and one token of the vocabulary."""
+        return {**super().chance(corpus, vocabulary), "generated": 1 / vocabulary}
+
+    def told(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Those of the four letters, `generated`, and whether the two best letters are `tied`."""
+        four = logits.gather(1, batch["letters"])
+        right = batch["letters"].gather(1, batch["gold"][:, None])[:, 0]
+        return {
+            **super().told(logits, batch),
+            "generated": (first_best(logits) == right).float(),
+            "tied": tied(four),
+        }
+
+    def topic(self, row: Row) -> str:
+        """The subject."""
+        return str(row["subject"])
+
+    def cell(self, row: Row) -> str:
+        """The domain."""
+        return str(row[DOMAIN])
