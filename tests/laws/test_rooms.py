@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cotune import aggregate, optim, penalty, trainable, wire
+from cotune import aggregate, optim, penalty, personalize, trainable, wire
 from cotune.core.part import Part
 from cotune.laws import Law, laws_of, sentence
 from cotune.method import ROOMS
@@ -31,6 +31,8 @@ TABLE: Mapping[str, tuple[Part, ...]] = {
         penalty.Subspace(mu=0.3, reduction="sum"),
         penalty.Ridge(strength=0.2),
         penalty.Basis(alpha=0.1),
+        penalty.Synaptic(c=0.3),
+        penalty.Synaptic(c=0.3, locality=0.9, surrogate_steps=2, damping=0.1),
     ),
     "optimizer": (
         optim.SGD(lr=0.1),
@@ -45,9 +47,26 @@ TABLE: Mapping[str, tuple[Part, ...]] = {
         optim.SplitZO(lr=0.01, lr_back=0.02, directions=2, again=3, share_z2=True, direction="gaussian"),
         optim.SplitZO(lr=0.01, again=2, independent_blocks=True),
     ),
-    "personalize": (),
-    "uplink": (wire.TensorsUplink(), wire.ScalarsUplink(), wire.ScalarsUplink(seeds="shared", exact=False)),
-    "downlink": (wire.FullDownlink(), wire.ChangedDownlink()),
+    "personalize": (
+        personalize.ALA(),
+        personalize.ALA(layers=3, eta=0.1, first=2, later=3),
+    ),
+    "uplink": (
+        wire.TensorsUplink(),
+        wire.ScalarsUplink(),
+        wire.ScalarsUplink(seeds="shared", exact=False),
+        wire.ScalarsUplink(seeds="client", tick_bits=20),
+        wire.PoolUplink(),
+    ),
+    "downlink": (
+        wire.FullDownlink(),
+        wire.ChangedDownlink(),
+        wire.ReplayDownlink(),
+        wire.ReplayDownlink(keep=1),
+        wire.AutoDownlink(),
+        wire.AutoDownlink(keep=2),
+        wire.PoolDownlink(),
+    ),
     "aggregator": (
         aggregate.Mean(),
         aggregate.MeanControl(),
@@ -56,6 +75,7 @@ TABLE: Mapping[str, tuple[Part, ...]] = {
         aggregate.ProductSVD(split="orthonormal-b", restore=True),
         aggregate.Stack(),
         aggregate.Residual(),
+        aggregate.Pool(size=16),
         aggregate.Rotation(),
         aggregate.Rotation(reference="B"),
         aggregate.Rotation(reference="both"),

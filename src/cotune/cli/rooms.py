@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cotune import resolve
-from cotune.backbone.builtin import DECODERS, ENCODERS
+from cotune.backbone.builtin import DECODERS, ENCODERS, RECURRENT
 from cotune.backbone.package import MODELS
 from cotune.backbone.shipped import cards
 from cotune.core.errors import Code, CotuneError, nearest
@@ -61,7 +61,7 @@ def _backbones() -> Rows:
         *packaged,
         (
             "random:ARCH?key=value",
-            f"Random weights and a byte tokenizer; ARCH is {', '.join((*DECODERS, *ENCODERS))}.",
+            f"Random weights and a byte tokenizer; ARCH is {', '.join((*DECODERS, *ENCODERS, *RECURRENT))}.",
         ),
     ]
 

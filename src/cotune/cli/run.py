@@ -12,11 +12,22 @@ from rich.console import Console
 from cotune.cli.progress import told, watcher
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import silent
+from cotune.core.stays import stays
 
 LAST = 20  # rounds in the table
 
 
-def run(source: str, out: Path, *, resume: bool, fresh: bool, quiet: bool, **options: Any) -> None:
+def run(
+    source: str,
+    out: Path,
+    *,
+    resume: bool,
+    fresh: bool,
+    quiet: bool,
+    engine: str = "inline",
+    workers: int | None = None,
+    **options: Any,
+) -> None:
     """Resolve, run, and print what it came to; the folder alone when quiet.
 
     Args:
@@ -25,6 +36,8 @@ def run(source: str, out: Path, *, resume: bool, fresh: bool, quiet: bool, **opt
         resume: continue an unfinished run.
         fresh: throw away an earlier run of the same experiment.
         quiet: say nothing before the end.
+        engine: where clients run, `inline` or `pool`.
+        workers: of a pool; None for as many as there is room for.
         options: what else `resolve.load` takes.
 
     Raises:
@@ -37,12 +50,15 @@ def run(source: str, out: Path, *, resume: bool, fresh: bool, quiet: bool, **opt
         print(f"loading {source}", flush=True)  # before the libraries, which take a second or more
     from cotune import experiment as experiments
     from cotune import report, resolve
+    from cotune.engine import named
 
-    experiment = resolve.load(source, say=silent if quiet else _say, **options)
+    say = silent if quiet else _say
+    make_engine = named(engine, workers, say)
+    experiment = resolve.load(source, say=say, **options)
     if resume:
         _check_resumable(experiment.name, experiment.folder(out), experiment.resolved())
     with _resumable(), watcher(Console(highlight=False), quiet) as watch:
-        finished = experiments.run(experiment, out, resume=resume, fresh=fresh, watch=watch)
+        finished = experiments.run(experiment, out, resume=resume, fresh=fresh, watch=watch, make_engine=make_engine)
     page = report.write([finished.folder])
     print(finished.folder if quiet else "\n".join(["", *_summary(finished), f"report {page}"]), flush=True)
 
@@ -97,6 +113,8 @@ def _summary(finished: Any) -> list[str]:
         known = metric.low is not None and metric.high is not None
         interval = f"95 % interval {metric.low:.4f} to {metric.high:.4f}" if known else "no interval"
         lines.append(f"{name} {metric.value:.4f} · {interval}, {metric.n} rows{chance} · {last.evaluated}")
+    if any(record.client_metrics for record in rounds) and (staying := stays(finished.about)):
+        lines.append(f"drop: {staying}")
     test = finished.about["test"]
     if test["truncated"]:
         lines.append(f"{test['truncated']} of {test['rows']} test rows were cut to the most tokens")

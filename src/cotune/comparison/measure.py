@@ -16,6 +16,7 @@ from cotune.comparison.question import Question
 from cotune.comparison.search import Search
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import derive, numpy_generator
+from cotune.core.stays import stays
 from cotune.diagnose.paired import RESAMPLES, Array, detectable, direction, holm, paired_bootstrap, sign_flip
 
 ALPHA = 0.05
@@ -89,6 +90,7 @@ class Figures:
         high: of its 95 % interval.
         by_seed: the value under each seed.
         drop: the mean over clients; None where nothing is aggregated.
+        stays: what makes the drop small by construction, in words; empty where nothing does.
         worst_client: on its own held-back rows; None where nobody was asked.
         lr: the learning rate; None where the optimizer has none.
         client_steps: of all clients in all rounds.
@@ -107,6 +109,7 @@ class Figures:
     high: float
     by_seed: tuple[float, ...]
     drop: float | None
+    stays: str
     worst_client: float | None
     lr: float | None
     client_steps: float
@@ -289,6 +292,7 @@ def _figures(label: str, outcome: Outcome, scores: Array, question: Question, dr
         high=high,
         by_seed=tuple(np.nanmean(scores, axis=0).tolist()),
         drop=_mean(drops) if drops else None,
+        stays=stays(runs[0].about),
         worst_client=_mean(clients) if clients else None,
         lr=rate(runs[0].experiment.method),
         client_steps=_mean([played.client_steps for played in runs]),

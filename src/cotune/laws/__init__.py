@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cotune.core.contracts import Aggregator, Downlink, Optimizer, Penalty, Trainable, Uplink
+from cotune.core.contracts import Aggregator, Downlink, Optimizer, Penalty, Personalize, Trainable, Uplink
 from cotune.core.part import Part
-from cotune.laws import aggregators, every, optimizers, penalties, trainables, wire
+from cotune.laws import aggregators, every, optimizers, penalties, personalizers, trainables, wire
 from cotune.laws.toy import ListJournal
 
 __all__ = ["LAWS", "Law", "ListJournal", "check_part", "laws_of", "sentence"]
@@ -20,6 +20,7 @@ Law = Callable[..., None]
 LAWS: Mapping[type[Part], Sequence[Law]] = {
     Part: every.LAWS,
     Penalty: penalties.LAWS,
+    Personalize: personalizers.LAWS,
     Optimizer: optimizers.LAWS,
     Uplink: wire.UPLINK_LAWS,
     Downlink: wire.DOWNLINK_LAWS,

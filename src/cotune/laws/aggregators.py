@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cotune.core.change import Base, Commit, Contribution, Server, Tensors
+from cotune.core.change import Base, Change, Commit, Contribution, Origin, Server, Tensors
 from cotune.core.contracts import Aggregator
 from cotune.core.part import Capability
 from cotune.core.seeds import derive
+from cotune.core.spec import Scope
 from cotune.core.state import Theta, digest
 from cotune.core.view import NamedTensors
 from cotune.laws.toy import CLIENTS, SPEC, close, layout_of, numbers, same
+from cotune.noise import Pooled
 
 
 def _aggregate(part: Aggregator, clients: Sequence[str], weights: Sequence[float], order: Sequence[int]) -> Commit:
@@ -21,9 +23,19 @@ def _aggregate(part: Aggregator, clients: Sequence[str], weights: Sequence[float
     server = Server(round=2, population=4, spec=SPEC, up=SPEC.shared, aux=aux)
     fold = part.init(Theta(numbers(20)), server)
     for i in order:
-        change = Tensors(Theta(numbers(derive(30, clients[i]))))
+        change = _change(part, clients[i])
         fold = part.add(fold, Contribution(clients[i], weights[i], change, SPEC, numbers(derive(40, clients[i]))))
     return part.finish(fold)
+
+
+def _change(part: Aggregator, client: str) -> Change:
+    """What a client sends: tensors, or 100 ticks along each of two candidates where those are what it folds."""
+    if Capability.POOL not in part.needs:
+        return Tensors(Theta(numbers(derive(30, client))))
+    scope = Scope(SPEC.names, SPEC.shared, SPEC.shared)
+    which = torch.tensor([derive(30, client) % 16, derive(31, client) % 16], dtype=torch.int32)
+    ticks = torch.full((2,), 100, dtype=torch.int32)
+    return Pooled(Origin(Theta(numbers(20)), 1, 1.0, SPEC, scope), 2.0**-16, {"all": which}, {"all": ticks})
 
 
 def effective(theta: NamedTensors, base: Base) -> dict[str, Tensor]:
@@ -47,7 +59,7 @@ def keeps_layout(part: Aggregator) -> None:
 
 def is_identity_for_one(part: Aggregator) -> None:
     """One client's model comes back: bit for bit where replies add up name by name, else to 1e-6."""
-    commit, sent = _aggregate(part, CLIENTS, (7.0, 0.0, 0.0), (0,)), numbers(derive(30, CLIENTS[0]))
+    commit, sent = _aggregate(part, CLIENTS, (7.0, 0.0, 0.0), (0,)), _change(part, CLIENTS[0]).dense()
     if Capability.FACTORS not in part.gives:
         same("theta", commit.theta.sha256(), Theta(sent).sha256())
     got, expected = effective(commit.theta, commit.base), effective(sent, Base())
@@ -77,7 +89,23 @@ def weighs_in_proportion(part: Aggregator) -> None:
     )
 
 
+def folds_name_by_name(part: Aggregator) -> None:
+    """If it is elementwise, a round comes to theta alone, and each name by itself to the same bits as all at once."""
+    if Capability.ELEMENTWISE not in part.gives:
+        return
+    weights = (1.0, 2.5, 3.0)
+    whole = _aggregate(part, CLIENTS, weights, (0, 1, 2))
+    same("what comes besides theta", (dict(whole.server), dict(whole.aux), bool(whole.base)), ({}, {}, False))
+    for name in SPEC.shared:
+        fold = part.init(Theta(numbers(20)).select([name]), Server(2, 4, SPEC, (name,)))
+        for client, weight in zip(CLIENTS, weights, strict=True):
+            change = Tensors(Theta(numbers(derive(30, client))).select([name]))
+            fold = part.add(fold, Contribution(client, weight, change, SPEC))
+        same(name, part.finish(fold).theta.sha256(), whole.theta.select([name]).sha256())
+
+
 LAWS = (
+    folds_name_by_name,
     keeps_layout,
     is_identity_for_one,
     ignores_order,

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 
 from cotune.core.contracts import Personalize
+from cotune.personalize.ala import ALA
 
-KINDS: Mapping[str, type[Personalize]] = {}
+KINDS: Mapping[str, type[Personalize]] = {
+    "ala": ALA,
+}
 
-__all__ = ["KINDS", "Personalize"]
+__all__ = ["ALA", "KINDS", "Personalize"]

@@ -49,6 +49,11 @@ REFUSED: Mapping[str, str] = {
 }
 
 
+# What `targets = None` adapts where peft names nothing for an architecture. Of Mamba's layers these are the two that
+# its forward pass calls: of conv1d, dt_proj and out_proj it, or a kernel, reads the weights, past what stands beside.
+DEFAULTS: Mapping[str, Targets] = {"mamba": ("in_proj", "x_proj")}
+
+
 class LoRA(Trainable):
     """Low-rank factors beside frozen weights, (alpha / r) · B A, and the head.
 
@@ -56,7 +61,7 @@ class LoRA(Trainable):
         rank: r of the server's factors; groups of clients may hold less.
         alpha: over r, or over √r, the factor in front of every product.
         stabilised: whether it is √r (rank-stabilised LoRA).
-        targets: names of layers, or ends of them; None for what peft adapts by default for the architecture.
+        targets: names of layers, or ends of them; None for what peft adapts by default for the architecture, or we.
         train: which factor trains; `alternate` trains B in odd rounds and A in even ones.
         init: `peft`: A at random, B = 0; `orthonormal-b`: B with orthonormal columns, A = 0.
         head: of the task.
@@ -176,7 +181,9 @@ class LoRA(Trainable):
             raise CotuneError(
                 Code.CONFLICT, "the backbone has LoRA layers already", fix="load it again for another run"
             )
-        targets = list(self.targets) if isinstance(self.targets, tuple) else self.targets
+        kind = getattr(getattr(model, "config", None), "model_type", "")
+        named = DEFAULTS.get(kind) if self.targets is None else self.targets
+        targets = list(named) if isinstance(named, tuple) else named
         config = LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,  # type: ignore[arg-type]  # a factor, not a count

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotune.core.record import Metric
+from cotune.core.record import Metric, doubt
+from cotune.core.stays import stays
 from cotune.report import series
 from cotune.report.html import Html, duration, exact, facts, joined, number, scaled, several, tag, titled
 from cotune.report.shown import Shown
@@ -184,6 +185,10 @@ def notes(run: Shown) -> Html | None:
     if run.experiment.get("method", {}).get("share", "all") != "all":
         shared = run.experiment["method"]["share"]
         lines.append(f"share = {shared}: parts of the model stay with each client, and scores are of what each one has")
+    if doubtful := doubt(next((r.global_metrics for r in reversed(run.rounds) if r.global_metrics), {})):
+        lines.append(f"{doubtful[:1].upper()}{doubtful[1:]}")
+    if staying := stays(run.about):
+        lines.append(f"{staying[:1].upper()}{staying[1:]}")
     return tag("ul", *(tag("li", line) for line in lines), class_="notes") if lines else None
 
 

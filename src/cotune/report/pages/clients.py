@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from cotune.core.record import ClientMetric, RoundRecord
+from cotune.core.stays import stays
 from cotune.report import series
 from cotune.report.html import Html, table, tag, titled
 from cotune.report.pages.holdings import holdings
@@ -31,6 +32,7 @@ def clients(runs: Sequence[Shown]) -> Page | None:
         blocks += [
             _map(seen, names, which, metric, columns),
             _bars(seen, names, which, metric, columns),
+            *_staying(seen),
             _tail(runs, names),
         ]
     else:
@@ -175,6 +177,12 @@ def _latest(run: Shown, name: str) -> dict[str, tuple[RoundRecord, ClientMetric]
     """Client -> the last record that scores it, and what it says."""
     found = {client: (record, one) for record in run.rounds for client, one in series.scored(record, name).items()}
     return {client: found[client] for client in run.clients if client in found}
+
+
+def _staying(runs: Sequence[Shown]) -> list[Html]:
+    """Beside the drop: of each run in which it is small by construction, why; nothing where there is none."""
+    lines = [tag("li", tag("b", run.label), f": {said}.") for run in runs if (said := stays(run.about))]
+    return [tag("ul", *lines, class_="notes", id="staying")] if lines else []
 
 
 def _drop_head(name: str) -> str:
