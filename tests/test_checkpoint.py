@@ -20,7 +20,7 @@ from torch import Tensor
 from cotune.checkpoint import FileJournal, pack, unpack
 from cotune.core.change import Base
 from cotune.core.errors import Code, CotuneError
-from cotune.core.journal import Increment
+from cotune.core.journal import Increment, Reply
 from cotune.core.record import Cohort, LedgerLine, Metric, RoundRecord
 from cotune.core.seeds import torch_generator
 from cotune.core.state import Theta, digest
@@ -163,12 +163,13 @@ def increment(round_: int, *names: str, rank: int = 0) -> Increment:
         round_,
         names,
         Base({"layer/one": pair} if rank else {}),
-        {"client/b/loss": torch.randn(2, generator=generator)} if rank else {},
+        (Reply(rank, 2**62 + round_, 1 / 3, {"sign/0": torch.randn(2, generator=generator)}),) * rank,
     )
 
 
 def plain(one: Increment) -> tuple[object, ...]:
-    return one.round, one.names, digest(one.base.tensors()), digest(one.scalars)
+    replies = [(reply.group, reply.seed, reply.weight, digest(reply.scalars)) for reply in one.replies]
+    return one.round, one.names, digest(one.base.tensors()), replies
 
 
 PLANS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2)), unique_by=lambda pair: pair[0], max_size=6)

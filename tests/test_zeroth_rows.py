@@ -47,13 +47,25 @@ def test_a_run_by_scalars_is_the_run_by_tensors_bit_for_bit(name: str, tmp_path:
         assert theta(row(name, **sets, method__uplink={"kind": "tensors"}), tmp_path / f"tensors {cohort}") == scalars
 
 
-@pytest.mark.parametrize(("name", "count"), [("fedspzo", 5), ("mezo", 1), ("decomfl", 5)])
-def test_a_client_sends_its_scalars_and_nothing_else(name: str, count: int, tmp_path: Path) -> None:
-    run = play(row(name), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "sets", "count", "beside"),
+    [
+        ("fedspzo", {}, 5, 0),
+        ("fedspzo", {"method__uplink__tick_bits": 20}, 5, 0),
+        ("fedspzo", {"method__uplink__seeds": "client"}, 5, 8),
+        ("mezo", {}, 1, 0),
+        ("decomfl", {}, 5, 0),
+    ],
+)
+def test_a_client_sends_its_scalars_and_nothing_else(
+    name: str, sets: Mapping[str, Any], count: int, beside: int, tmp_path: Path
+) -> None:
+    """P1 + P2 numbers of 4 bytes a step, and the seed where the client made it: FedSPZO as published."""
+    run = play(row(name, **sets), tmp_path)
     lines = [line for line in run.ledger if line.direction == "up" and line.purpose == "train"]
     assert len(lines) == 8
     for line in lines:
-        assert line.payload_bytes == {"scalars": 2 * count * 4}  # steps · scalars · bytes
+        assert line.payload_bytes == {"scalars": 2 * count * 4 + beside}  # steps · scalars · bytes
 
 
 def test_clients_that_send_scalars_and_clients_that_send_factors_meet_in_one_round(tmp_path: Path) -> None:
@@ -111,9 +123,8 @@ BAD: dict[str, tuple[Callable[[Envelope], Envelope], Code]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_reply_with_bad_scalars_costs_its_client_and_never_the_round(name: str, tmp_path: Path) -> None:
-    change, code = BAD[name]
+def tampering(change: Callable[[Envelope], Envelope]) -> type[Wrapped]:
+    """An engine in which the victim's update is changed on its way."""
 
     class Tampering(Wrapped):
         def exchange(
@@ -126,11 +137,45 @@ def test_a_reply_with_bad_scalars_costs_its_client_and_never_the_round(name: str
 
             return self.inner.exchange(downs, deadline, min_ok, receive)
 
-    run = play(row("fedspzo", federation={"rounds": 1}), tmp_path, make_engine=Tampering)
+    return Tampering
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_reply_with_bad_scalars_costs_its_client_and_never_the_round(name: str, tmp_path: Path) -> None:
+    change, code = BAD[name]
+
+    run = play(row("fedspzo", federation={"rounds": 1}), tmp_path, make_engine=tampering(change))
     (record,) = run.rounds
     assert record.cohort.dropped == {code.value: (VICTIM,)}
     assert record.abandoned is None
     assert len(record.cohort.accepted) == 3
+
+
+@pytest.mark.parametrize(
+    ("uplink", "change", "code"),
+    [
+        ({"seeds": "client"}, scalars(lambda tensor: tensor + 1), Code.SEED),
+        ({"tick_bits": 20}, scalars(lambda tensor: torch.full_like(tensor, 2**31 - 1)), Code.SCALAR),
+        ({"tick_bits": 20}, scalars(lambda tensor: torch.full_like(tensor, -(2**31))), Code.SCALAR),
+        ({"tick_bits": 20}, scalars(lambda tensor: tensor.float()), Code.DTYPE),
+    ],
+)
+def test_a_seed_of_its_own_choice_and_ticks_out_of_range_cost_their_client(
+    uplink: Mapping[str, Any], change: Callable[[Envelope], Envelope], code: Code, tmp_path: Path
+) -> None:
+    whole = row("mezo", federation={"rounds": 1}, method__uplink={"kind": "scalars", **uplink})
+    (record,) = play(whole, tmp_path, make_engine=tampering(change)).rounds
+    assert record.cohort.dropped == {code.value: (VICTIM,)}
+    assert record.abandoned is None
+
+
+@pytest.mark.parametrize("uplink", [{"seeds": "client"}, {"seeds": "shared", "tick_bits": 20}], ids=str)
+def test_ticks_and_seeds_of_clients_are_replayed_whatever_way_theta_comes_down(
+    uplink: Mapping[str, Any], tmp_path: Path
+) -> None:
+    sets = {"federation": {"rounds": 3, "cohort": 2}, "method__uplink": {"kind": "scalars", **uplink}}
+    arrived = {kind: theta(row("mezo", **sets, method__downlink=kind), tmp_path / kind) for kind in ("full", "replay")}
+    assert arrived["replay"] == arrived["full"]
 
 
 def test_a_subnormal_coefficient_is_a_coefficient(tmp_path: Path) -> None:
@@ -145,6 +190,18 @@ def test_only_the_seed_of_directions_decides_where_clients_look(tmp_path: Path) 
     assert [c.rows for c in setups[0].clients] == [c.rows for c in setups[1].clients]
     assert setups[0].corpus.clients[VICTIM].train[0] == setups[1].corpus.clients[VICTIM].train[0]
     assert theta(one, tmp_path / "one") != theta(other, tmp_path / "other")
+
+
+def test_the_seed_of_data_decides_the_rows_and_nothing_of_theta() -> None:
+    setups = [row("mezo", seeds={"seed": 3, "data": data}).blueprint().build() for data in (1, 2)]
+    assert setups[0].start.sha256() == setups[1].start.sha256()
+    assert setups[0].corpus.clients[VICTIM].train[0] != setups[1].corpus.clients[VICTIM].train[0]
+
+
+def test_a_round_says_how_many_slopes_the_limit_cut(tmp_path: Path) -> None:
+    run = play(row("fedspzo", method__optimizer__largest=1e-9), tmp_path)
+    for record in run.rounds:
+        assert record.diagnostics["cut_slopes"] == 5 * 2 * len(record.cohort.accepted)
 
 
 def test_the_shapes_alone_tell_the_halves_that_the_model_has() -> None:

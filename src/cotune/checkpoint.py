@@ -18,7 +18,8 @@ from cotune.core.errors import Code, CotuneError
 from cotune.core.journal import Increment
 from cotune.core.state import Theta, apart, digest, from_bytes, to_bytes
 from cotune.server import Played, State
-from cotune.store import write_atomic
+from cotune.store import KEPT, write_atomic
+from cotune.wire import stack, unstack
 
 VERSION = 1
 _SERVER_PARTS = ("server", "aux", "base")
@@ -84,30 +85,39 @@ def _seal(round_: int, names: Sequence[str], tensors: Mapping[str, Tensor]) -> s
 
 
 class FileJournal:
-    """journal/increment-00007.safetensors: one file a committed round."""
+    """journal/increment-00007.safetensors: one file a committed round.
 
-    def __init__(self, folder: Path) -> None:
+    Where messages build on no more than the last few rounds, older files go when a round is committed; a few more stay,
+    since a server that is killed falls back by as many rounds as there are checkpoints.
+    """
+
+    def __init__(self, folder: Path, last: int | None = None) -> None:
         self.folder = folder
+        self.most = None if last is None else last + KEPT + 1
 
     def append(self, increment: Increment) -> None:
         """Write a round's increment; the same round again replaces it."""
-        named = {"base": increment.base.tensors(), "scalars": increment.scalars, "none": {"": torch.empty(0)}}
+        named = {"base": increment.base.tensors(), "replies": stack([increment]), "none": {"": torch.empty(0)}}
         tensors = apart({f"{part}/{name}": t for part, rows in named.items() for name, t in rows.items()})
         seal = _seal(increment.round, increment.names, tensors)
         about = {"round": increment.round, "names": increment.names, "sha256": seal}
         path = self.folder / f"increment-{increment.round:05d}.safetensors"
         write_atomic(path, to_bytes(tensors, {"increment": json.dumps(about)}))
+        for old in self._paths()[: -self.most] if self.most else ():
+            old.unlink()
 
     def since(self, held: int) -> Sequence[Increment]:
         """The increments of rounds after `held`, in their order."""
-        paths = sorted(self.folder.glob("increment-*"), key=self._round)
-        return [self._read(path) for path in paths if self._round(path) > held]
+        return [self._read(path) for path in self._paths() if self._round(path) > held]
 
     def cut_after(self, round_: int) -> None:
         """Forget increments of later rounds: their round was never committed."""
-        for path in self.folder.glob("increment-*"):
+        for path in self._paths():
             if self._round(path) > round_:
                 path.unlink()
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("increment-*"), key=self._round)
 
     @staticmethod
     def _round(path: Path) -> int:
@@ -121,11 +131,11 @@ class FileJournal:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             if about["sha256"] != _seal(about["round"], about["names"], tensors):
                 raise ValueError("damaged")
-            parts: dict[str, dict[str, Tensor]] = {"base": {}, "scalars": {}, "none": {}}
+            parts: dict[str, dict[str, Tensor]] = {"base": {}, "replies": {}, "none": {}}
             for name, tensor in tensors.items():
                 part, _, inner = name.partition("/")
                 parts[part][inner] = tensor
-            base = Base.from_tensors(parts["base"])
-            return Increment(about["round"], tuple(about["names"]), base, parts["scalars"])
-        except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            replies = tuple(reply for one in unstack(parts["replies"]) for reply in one.replies)
+            return Increment(about["round"], tuple(about["names"]), Base.from_tensors(parts["base"]), replies)
+        except (safetensors.SafetensorError, CotuneError, OSError, KeyError, ValueError, TypeError) as error:
             raise CotuneError(Code.CHECKPOINT, "journal cannot be read", where=path.name) from error

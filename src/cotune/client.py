@@ -16,6 +16,7 @@ from cotune.backbone.bind import bind
 from cotune.core.change import Base
 from cotune.core.contracts import Batch, Encoded
 from cotune.core.errors import Code, CotuneError
+from cotune.core.journal import Increment
 from cotune.core.message import NEVER, Envelope, Header, Kind, Limits
 from cotune.core.part import Capability
 from cotune.core.spec import Spec
@@ -23,6 +24,7 @@ from cotune.core.state import Personal, Private, Theta, digest, from_bytes, raw,
 from cotune.core.view import View
 from cotune.method import Method
 from cotune.objective import mean_scores, score
+from cotune.refold import refold
 from cotune.setup import Setup
 from cotune.store import ClientStore, safe_name
 
@@ -82,12 +84,16 @@ class Client:
 
     @property
     def limits(self) -> Limits:
-        """What a message to this client may claim: theta, several times that in aux, and every round's increment."""
-        setup, aggregator, added = self.setup, self.method.aggregator, 0
+        """What a message to this client may claim: theta, several times that in aux, and what every round adds."""
+        setup, aggregator, added = self.setup, self.method.aggregator, self.setup.logged_bytes
         if Capability.BASE in aggregator.gives:
             increment = aggregator.increment([setup.spec_of(name) for name in setup.corpus.clients])
-            added = setup.federation.rounds * sum(math.prod(shape) for _, shape in increment.values())
-        return Limits(bytes=4 * (4 * self.fresh.theta.numel + added) + 2**24)
+            added += 4 * sum(math.prod(shape) for _, shape in increment.values())
+        return Limits(bytes=16 * self.fresh.theta.numel + setup.federation.rounds * added + 2**24)
+
+    def refold(self, theta: Theta, increment: Increment) -> Theta:
+        """The theta that a round's replies make of the one before it, as this client holds it."""
+        return refold(self.setup, theta, increment)
 
     def opening(self, theta: Theta, round_: int) -> Theta:
         """`theta` with the factors of a round, where both sides draw them anew."""

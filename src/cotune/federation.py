@@ -16,7 +16,7 @@ from cotune.core.part import Capability, resolve
 from cotune.core.seeds import Purpose, Seeds, numpy_generator
 from cotune.core.spec import Spec
 from cotune.core.view import Budget
-from cotune.method import ROOMS, Method
+from cotune.method import OF_A_GROUP, ROOMS, Method
 
 
 class Sampling(StrEnum):
@@ -79,7 +79,7 @@ class Group(BaseModel):
         """The method with what this group does differently."""
         fields = {name: getattr(self, name) for name in ("optimizer", "uplink", "budget")}
         given = {name: value for name, value in fields.items() if value is not None}
-        return Method.model_validate({**dict(method), **given}) if given else method
+        return Method.model_validate({**dict(method), **given}, context=OF_A_GROUP) if given else method
 
 
 class Federation(BaseModel):
@@ -157,17 +157,38 @@ class Federation(BaseModel):
 
     def group(self, client: str) -> Group | None:
         """The first group that a client belongs to."""
-        return next((group for group in self.groups if fnmatchcase(client, group.match)), None)
+        return self._numbered(self.number(client))
+
+    def number(self, client: str) -> int:
+        """Which group that is, counted from 1; 0 for none."""
+        return next((i for i, group in enumerate(self.groups, 1) if fnmatchcase(client, group.match)), 0)
 
     def method_of(self, client: str, method: Method) -> Method:
         """The method as this client carries it out."""
-        group = self.group(client)
-        return method if group is None else group.method(method)
+        return self.method_in(self.number(client), method)
 
     def spec_of(self, client: str, spec: Spec) -> Spec:
         """The table of this client's tensors."""
-        group = self.group(client)
+        return self.spec_in(self.number(client), spec)
+
+    def method_in(self, number: int, method: Method) -> Method:
+        """The method as clients of a group carry it out.
+
+        Raises:
+            CotuneError: E_CONFIG for a group that there is not.
+        """
+        group = self._numbered(number)
+        return method if group is None else group.method(method)
+
+    def spec_in(self, number: int, spec: Spec) -> Spec:
+        """The table of the tensors of a group's clients."""
+        group = self._numbered(number)
         return spec if group is None or group.rank is None else spec.ranked(group.rank)
+
+    def _numbered(self, number: int) -> Group | None:
+        if not 0 <= number <= len(self.groups):
+            raise CotuneError(Code.CONFIG, "no such group", got=number, expected=f"at most {len(self.groups)}")
+        return self.groups[number - 1] if number else None
 
     def check(self, method: Method) -> None:
         """Raise E_CONFLICT when a group asks for what the method's parts cannot do."""

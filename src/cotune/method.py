@@ -5,11 +5,11 @@ Method(trainable, budget, penalties, optimizer, personalize, uplink, downlink, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, ValidationInfo, model_validator
 
 from cotune import aggregate, optim, penalty, personalize, trainable, wire
 from cotune.core.contracts import (
@@ -23,6 +23,7 @@ from cotune.core.contracts import (
     Uplink,
 )
 from cotune.core.errors import Code, CotuneError
+from cotune.core.journal import Increment
 from cotune.core.part import OF_THE_BACKBONE, Capability, Part, check_fit, resolve
 from cotune.core.spec import Role, Scope, Spec
 from cotune.core.view import Budget
@@ -51,6 +52,10 @@ def _share(value: Any) -> Any:
     return SHARES.get(value, value) if isinstance(value, str) else value
 
 
+# How a method is validated for some clients of a run: its downlink is the server's, and fits the method of all.
+OF_A_GROUP: Mapping[str, bool] = {"group": True}
+
+
 class Method(BaseModel):
     """A frozen composition of parts; equal parts make equal methods.
 
@@ -71,13 +76,14 @@ class Method(BaseModel):
     share: Annotated[str | tuple[Role, ...], BeforeValidator(_share)] = "all"
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Method:
+    def _parts_fit(self, info: ValidationInfo) -> Method:
         if isinstance(self.share, str) and self.share not in ("all", "none"):
             raise ValueError(f"share is '{self.share}'; expected 'all', 'none', 'theta', 'memory', or a list of roles")
         given = set(OF_THE_BACKBONE)
         if self.share != "none":
             given.add(Capability.ANCHOR)
-        check_fit(self.parts, given)
+        whole = info.context != OF_A_GROUP
+        check_fit([row for row in self.parts if whole or row[1] is not self.downlink], given)
         self._factors_travel()
         return self
 
@@ -121,10 +127,13 @@ class Method(BaseModel):
         layouts = {**self.uplink.layout(spec, scope, steps), **self.uplink.carries(self.optimizer.traced(steps))}
         return layouts | ({"aux": outbox} if outbox else {})
 
-    def received(self, spec: Spec, round_: int, held: int) -> dict[str, Any]:
-        """The layouts of the message that starts a round for a client that holds version `held`."""
-        sent = [self.scope(spec, past).up for past in range(held + 1, round_)]
-        changed = [self.aggregator.moved(spec, names) for names in sent]
-        layouts = dict(self.downlink.layout(spec, self.scope(spec, round_), changed))
+    def received(self, spec: Spec, round_: int, past: Sequence[Increment]) -> dict[str, Any]:
+        """The layouts of the message that starts a round for a client, given the rounds since the version it holds."""
+        layouts = dict(self.downlink.layout(spec, self.scope(spec, round_), past))
         aux = self.aggregator.broadcast(spec)
         return layouts | ({"aux": aux} if aux else {})
+
+    @property
+    def remembers(self) -> int | None:
+        """How many of the last committed rounds a message may build on; None for any."""
+        return None if Capability.BASE in self.aggregator.gives else self.downlink.builds_on

@@ -14,7 +14,7 @@ from cotune import wire
 from cotune.backbone.bind import bind
 from cotune.client import Client, NotHeldError
 from cotune.core.change import origin
-from cotune.core.contracts import Engine
+from cotune.core.contracts import ClientPart, Engine
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch, quiet
 from cotune.core.journal import Increment
@@ -22,9 +22,12 @@ from cotune.core.message import Envelope, Kind
 from cotune.core.record import Cohort, RoundRecord
 from cotune.core.view import View
 from cotune.diagnose.distance import distance
+from cotune.diagnose.flops import counting
 from cotune.diagnose.subspace import NOTHING
+from cotune.fold import Fold
 from cotune.objective import StepObjective, batch_order, mean_scores, score, step_flops, to_device
-from cotune.server import Desk, Exchange, Fold, Played, State, evaluate
+from cotune.scores import evaluate
+from cotune.server import Desk, Exchange, Played, State
 
 
 def client_step(client: Client, message: bytes) -> bytes:
@@ -41,7 +44,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         kept = client.recall(header)
     except NotHeldError as error:
         return wire.encode(Envelope(replace(header, kind=Kind.HELD, accepted=error.held)))
-    theta = method.downlink.open(down.parts, client.opening(kept.theta, header.round))
+    theta = method.downlink.open(down.parts, client.opening(kept.theta, header.round), client.refold)
     base = client.added(kept.base, down)
     if origin(theta, base) != header.base:
         raise CotuneError(Code.BASE, "theta came down as another one than the server holds", fix="check both versions")
@@ -49,7 +52,7 @@ def client_step(client: Client, message: bytes) -> bytes:
         return wire.encode(client.report(header, theta, kept, base))
 
     scope = method.scope(client.spec, header.round)
-    view = View(
+    begun = View(
         round=header.round,
         client=client.name,
         theta=theta,
@@ -63,17 +66,22 @@ def client_step(client: Client, message: bytes) -> bytes:
         rate=header.rate,
         directions=header.seed,
         clip=method.budget.clip,
-    ).to(setup.backbone.device)
+    )
+    view = method.uplink.begin(begun).to(setup.backbone.device)
+    watched = any(type(part).observe is not ClientPart.observe for part in method.client_parts)
     until = time.monotonic() + (header.deadline or math.inf)
-    traces, loss, flops = [], math.nan, 0
-    with bind(setup.backbone.model, view.tensors, client.spec, base) as bound:
+    traces, loss, flops, met = [], math.nan, 0, set[bytes]()
+    with bind(setup.backbone.model, view.tensors, client.spec, base) as bound, setup.frozen.over():
         state = None
         for rows in batch_order(view, len(client.train.examples), method.budget):
             batches = tuple(to_device(client.batch(numbers), setup.backbone.device) for numbers in rows)
             objective = StepObjective(bound, setup.task, method.penalties, view, batches, setup.layer(client.name))
+            flops += setup.frozen.prepare(batches, setup.meter.count, met)
             if view.step == 0:
-                for part in method.client_parts:
-                    view = part.begin(view, objective)
+                with counting() as counter:  # a part may learn something of its own first
+                    for part in method.client_parts:
+                        view = part.begin(view, objective)
+                flops += int(counter.get_total_flops())
                 state = method.optimizer.init(view)
                 objective = replace(objective, view=view)
             flops += step_flops(objective, method.optimizer, state, setup.meter)
@@ -81,6 +89,7 @@ def client_step(client: Client, message: bytes) -> bytes:
             before, view, state, loss = view, step.view, step.state, float(step.loss)
             for part in method.client_parts:
                 view = part.observe(before, view, step.gradient)
+            view = replace(view, own=not watched)
             traces += [step.trace] if step.trace is not None else []
             if time.monotonic() > until:
                 raise CotuneError(Code.LATE, "the deadline passed in training", where=f"step {view.step}")
@@ -118,7 +127,7 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
         abandoned = str(error)
     else:
         subspace = fold.subspace.finish(commit.theta, commit.base)
-        desk.journal.append(Increment(round_, desk.moved(round_), commit.base, fold.scalars))
+        desk.journal.append(Increment(round_, desk.moved(round_), commit.base, fold.replies))
         after = State(
             round=round_,
             theta=commit.theta,
@@ -129,6 +138,7 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
         )
     watch("aggregated", {"round": round_, "accepted": inbox.accepted, "abandoned": abandoned})
     scores = evaluate(desk, after, engine, fold, watch)
+    rate = desk.setup.method.budget.rate(round_, federation.rounds)
     record = RoundRecord(
         round=round_,
         cohort=Cohort(
@@ -147,7 +157,7 @@ def server_round(desk: Desk, state: State, engine: Engine, watch: Watch = quiet)
             **({} if abandoned else fold.conflict.finish()),
             **subspace.numbers,
             **desk.setup.method.trainable.describe(after.theta, desk.setup.spec),
-            **desk.setup.method.optimizer.describe(list(fold.replayed.values())),
+            **desk.setup.method.optimizer.describe(list(fold.replayed.values()), rate),
             **scores.general,
         },
         subspace=subspace.record,

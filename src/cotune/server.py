@@ -1,8 +1,7 @@
-"""What the server has: its state between rounds, the checks a reply must pass, and the fold in the order of clients."""
+"""What the server has: its state between rounds, what it asks clients, and the checks that a reply must pass."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,21 +15,18 @@ from torch import Tensor
 from cotune import forecast, wire
 from cotune.backbone.bind import Bound, bind
 from cotune.client import client_digest
-from cotune.core.change import Base, Commit, Contribution, Origin, Server, origin
+from cotune.core.change import Base, origin
 from cotune.core.contracts import ClientInfo, Engine, Layouts, Trainable
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch
 from cotune.core.inbox import Inbox
 from cotune.core.journal import Journal
-from cotune.core.message import NEVER, Envelope, Header, Kind
-from cotune.core.record import ClientMetric, LedgerLine, Metric, RoundRecord
+from cotune.core.message import NEVER, Envelope, Header, Kind, Parts
+from cotune.core.record import LedgerLine, RoundRecord
 from cotune.core.spec import Scope, Spec
 from cotune.core.state import Theta
 from cotune.diagnose import ledger_line
-from cotune.diagnose.conflict import Conflict
-from cotune.diagnose.metrics import cell_metrics, client_metrics, finite, global_metrics
-from cotune.diagnose.subspace import Subspace
-from cotune.forecast import TRAIN_METRICS
+from cotune.method import Method
 from cotune.objective import score
 from cotune.setup import Setup
 from cotune.task.general import General
@@ -58,6 +54,7 @@ class State:
     accepted: Mapping[str, int] = field(default_factory=dict)
     abandoned: int = 0
     _fitted: dict[str, tuple[Theta, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _packed: dict[tuple[str, int], Parts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fitted(self, trainable: Trainable, spec: Spec) -> tuple[Theta, str]:
         """Theta as clients of this table hold it, and the digest of what they start from; made once a table."""
@@ -65,6 +62,14 @@ class State:
             theta = trainable.fit(self.theta, spec)
             self._fitted[spec.digest] = theta, origin(theta, self.base)
         return self._fitted[spec.digest]
+
+    def packed(self, method: Method, spec: Spec, journal: Journal, held: int) -> Parts:
+        """What brings clients of this table from version `held` to this one; made once a table and version."""
+        if (spec.digest, held) not in self._packed:
+            theta, _ = self.fitted(method.trainable, spec)
+            scope = method.scope(spec, self.round + 1)
+            self._packed[spec.digest, held] = method.downlink.pack(theta, scope, journal, held)
+        return self._packed[spec.digest, held]
 
 
 @dataclass(frozen=True)
@@ -121,9 +126,8 @@ class Desk:
         method, spec = self.setup.method_of(client), self.setup.spec_of(client)
         round_ = state.round + 1
         held = max(accepted - 1, 0)
-        theta, started = state.fitted(method.trainable, spec)
-        scope = method.scope(spec, round_)
-        parts: dict[str, Mapping[str, Tensor]] = dict(method.downlink.pack(theta, scope, self.journal, held))
+        _, started = state.fitted(method.trainable, spec)
+        parts: dict[str, Mapping[str, Tensor]] = dict(state.packed(method, spec, self.journal, held))
         if state.aux:
             sized = Theta({name: tensor for name, tensor in state.aux.items() if name in spec})
             parts["aux"] = {**state.aux, **method.trainable.fit(sized, spec)}
@@ -240,148 +244,6 @@ class Exchange:
             spec=self.desk.setup.spec_of(client),
         )
         self.ledger.append(line)
-
-
-class Fold:
-    """The aggregator's fold of a round, client by client, and what else the replies said."""
-
-    def __init__(self, desk: Desk, state: State, sent: Mapping[str, Header]) -> None:
-        self.desk, self.state, self.sent = desk, state, sent
-        self.aggregator = desk.setup.method.aggregator
-        server = Server(
-            round=state.round + 1,
-            population=len(desk.clients),
-            spec=desk.setup.spec,
-            up=desk.scope(state.round + 1).up,
-            state=state.server,
-            aux=state.aux,
-        )
-        self.fold = self.aggregator.init(state.theta, server)
-        self.conflict = Conflict(state.theta, server.spec, server.up)
-        self.subspace = Subspace(state.theta, server.spec, server.up)
-        self.weights: dict[str, float] = {}
-        self.metrics: dict[str, dict[str, float]] = {}
-        self.scalars: dict[str, Tensor] = {}
-        self.replayed: dict[str, Mapping[str, Tensor]] = {}
-
-    def take(self, client: str, reply: bytes) -> None:
-        """Check one reply and add it; a reply that raises leaves the fold as it was."""
-        setup, sent = self.desk.setup, self.sent[client]
-        envelope = wire.decode(reply, forecast.reply(setup, client, sent.round, Kind.TRAIN))
-        check(envelope, sent, Kind.UPDATE)
-        method, spec = setup.method_of(client), setup.spec_of(client)
-        scope = method.scope(spec, sent.round)
-        anchor, _ = self.state.fitted(method.trainable, spec)
-        change = method.uplink.open(envelope.parts, Origin(anchor, sent.seed, sent.rate, spec, scope))
-        weight = setup.federation.weight(envelope.header.rows)
-        self.fold = self.aggregator.add(self.fold, Contribution(client, weight, change, spec, envelope.part("aux")))
-        self.weights[client] = weight
-        scalars = change.scalars()
-        if not scalars:
-            self.conflict.add(arrived := change.dense(), weight)
-            self.subspace.add(client, arrived, weight, spec)
-        self._log(client, scalars, sent.seed, weight)
-        self.metrics[client] = dict(zip((*TRAIN_METRICS, *setup.task.metrics), envelope.metrics, strict=True))
-
-    def _log(self, client: str, scalars: Mapping[str, Tensor], seed: int, weight: float) -> None:
-        self.scalars |= {f"{client}/{name}": tensor for name, tensor in scalars.items()}
-        if scalars:
-            if self.desk.setup.method_of(client).optimizer == self.desk.setup.method.optimizer:
-                self.replayed[client] = scalars
-            self.scalars[f"{client}/seed"] = torch.tensor(seed)
-            self.scalars[f"{client}/weight"] = torch.tensor(weight, dtype=torch.float64)
-
-    def finish(self, quorum: int) -> Commit:
-        """What the round has come to.
-
-        Raises:
-            CotuneError: E_QUORUM for fewer than `quorum` accepted replies; E_NONFINITE when finite ones add up to
-                something that is not.
-        """
-        if len(self.weights) < quorum:
-            raise CotuneError(Code.QUORUM, "too few replies", got=len(self.weights), expected=f"at least {quorum}")
-        commit = self.aggregator.finish(self.fold)
-        for name, tensor in (*commit.theta.items(), *commit.aux.items()):
-            if not bool(torch.isfinite(tensor).all()):
-                raise CotuneError(Code.NONFINITE, "the aggregate is not finite", where=name, fix="clip the updates")
-        return commit
-
-    def normalised(self) -> dict[str, float]:
-        """Client -> its share of the mean."""
-        total = sum(self.weights.values())
-        return {client: weight / total for client, weight in self.weights.items()}
-
-    def flops(self) -> float:
-        """What training cost the accepted clients."""
-        return math.fsum(finite(metrics["flops"]) or 0.0 for metrics in self.metrics.values())
-
-    def train_loss(self) -> float | None:
-        """The mean over clients of the loss of their last step."""
-        losses = [metrics["train_loss"] for metrics in self.metrics.values() if math.isfinite(metrics["train_loss"])]
-        return sum(losses) / len(losses) if losses else None
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How a committed model scores.
-
-    Attributes:
-        which: the model that was scored, in words.
-        overall: metric -> mean over the test rows.
-        cells: share -> stratum of the test rows -> mean over its rows.
-        clients: client -> metric -> its own model beside the aggregated one, on its held-back rows.
-        rows: metric -> the score of every test row, for paired intervals.
-        general: loss per token on general text, and how much higher it is than before training.
-        ledger: the lines of the messages it took.
-    """
-
-    which: str = ""
-    overall: Mapping[str, Metric] = field(default_factory=dict)
-    cells: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
-    clients: Mapping[str, Mapping[str, ClientMetric]] = field(default_factory=dict)
-    rows: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    general: Mapping[str, float] = field(default_factory=dict)
-    ledger: Sequence[LedgerLine] = ()
-
-
-def evaluate(desk: Desk, state: State, engine: Engine, fold: Fold, watch: Watch) -> Scores:
-    """The scores of `state`, when due: test rows here, or through the clients where models are personal."""
-    setup = desk.setup
-    if not setup.evaluation.due(state.round, setup.federation.rounds):
-        return Scores()
-    watch("scoring", {"round": state.round, "rows": len(setup.test.examples)})
-    accepted = sorted(fold.weights) if state.abandoned == 0 else []
-    asked = sorted(c for c, info in desk.clients.items() if info.rows) if setup.evaluation.which == "all" else accepted
-    if setup.evaluation.which == "global" and setup.one_model:
-        asked = []
-    reports: dict[str, Envelope] = {}
-    exchange = Exchange(desk, state, Kind.EVALUATE, asked, watch)
-
-    def take(client: str, reply: bytes) -> None:
-        envelope = wire.decode(reply, forecast.reply(setup, client, state.round, Kind.EVALUATE))
-        check(envelope, exchange.sent[client], Kind.REPORT)
-        reports[client] = envelope
-
-    if asked:
-        exchange.run(engine, take)
-    if setup.one_model:
-        which = "global theta"
-        with model_at(setup, state.theta, state.base) as (bound, tensors):
-            scored = {n: t.tolist() for n, t in score(bound, tensors, setup, setup.test.examples).items()}
-    else:
-        which = f"mean over the own models of {len(reports)} clients"
-        parts = [report.part("scores") for _, report in sorted(reports.items())]
-        scored = {n: torch.stack([p[n].double() for p in parts]).mean(0).tolist() for n in setup.task.metrics if parts}
-    names, ratios = setup.task.metrics, setup.task.ratios
-    clients = {}
-    for client, report in reports.items():
-        rows, *means = report.metrics
-        n = int(rows) if 0 <= rows < 2**53 else 0
-        federated = dict(zip(names, means, strict=True))
-        clients[client] = client_metrics(names, ratios, fold.metrics.get(client, {}), federated, n)
-    overall = global_metrics(scored, ratios, setup.corpus.chance)
-    cells = cell_metrics(scored, setup.cells, setup.corpus.chance)
-    return Scores(which, overall, cells, clients, scored, desk.general(state), exchange.ledger)
 
 
 @contextmanager

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
 from cotune.backbone.cut import blocks
+from cotune.backbone.frozen import Frozen, unchanging
 from cotune.backbone.layers import layers
 from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
+from cotune.core.journal import Increment
 from cotune.core.part import Capability, check_fit
 from cotune.core.seeds import Purpose, Seeds
 from cotune.core.spec import Spec
@@ -21,6 +24,7 @@ from cotune.diagnose.flops import FlopMeter
 from cotune.federation import Evaluation, Federation
 from cotune.method import Method
 from cotune.task.general import General, general
+from cotune.wire import BYTES_A_REPLY, payload
 
 PUBLIC, WINDOW = 64, 256  # windows of public text that a start may depend on, and their tokens at most
 
@@ -42,6 +46,7 @@ class Plan:
         spec: the server's table.
         start: theta before training.
         personal: what stays with each client, before training.
+        past: round -> what the journal keeps of it, once it was predicted.
     """
 
     run: str
@@ -54,6 +59,7 @@ class Plan:
     spec: Spec
     start: Theta
     personal: Personal
+    past: dict[int, Increment | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def clients(self) -> list[ClientInfo]:
@@ -92,6 +98,18 @@ class Plan:
         stateful = {Capability.PRIVATE, Capability.BASE} & given
         return bool(self.spec.personal or stateful or self.method.downlink.holds)
 
+    @cached_property
+    def logged_bytes(self) -> int:
+        """The most that the replies of one round take when they come down, names aside; 0 where none ever does."""
+        if Capability.SCALARS not in self.method.downlink.needs:
+            return 0
+        clients, sizes = self.corpus.clients, list[int]()
+        for group in range(len(self.federation.groups) + 1):
+            method, spec = self.federation.method_in(group, self.method), self.federation.spec_in(group, self.spec)
+            rows = 1 if method.budget.epochs is None else max(map(self.train_rows, clients), default=1)
+            sizes.append(sum(payload({"scalars": method.sent(spec, 1, rows).get("scalars", {})}).values()))
+        return len(clients) * (BYTES_A_REPLY + max(sizes))
+
     def method_of(self, client: str) -> Method:
         """The method as this client carries it out."""
         return self.federation.method_of(client, self.method)
@@ -109,11 +127,13 @@ class Setup(Plan):
         backbone: the trainable is attached to it.
         test: the rows that no client holds, encoded.
         meter: counts FLOPs, each shape once.
+        frozen: the layers in front of everything that can change, run once a row.
         general: text to measure forgetting on; None where none is given, or where models are personal.
     """
 
     backbone: Backbone
     test: Encoded
+    frozen: Frozen = field(compare=False, repr=False)
     meter: FlopMeter = field(default_factory=FlopMeter, compare=False)
     general: General | None = None
     _known: dict[str, tuple[Encoded, Encoded]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -237,7 +257,8 @@ class Blueprint:
         chance = self.task.chance(corpus, model.get_input_embeddings().num_embeddings)
         corpus, most = replace(corpus, chance=chance), self.evaluation.rows
         test = self.task.encode(corpus.test[:most], backbone.tokenizer, backbone.limit).first(most)
-        return Setup(**self._fields(corpus, backbone), backbone=backbone, test=test)
+        given = self._fields(corpus, backbone)
+        return Setup(**given, backbone=backbone, test=test, frozen=self._frozen(given["spec"], backbone))
 
     def sketch(self, corpus: Corpus) -> Plan:
         """The same from the backbone's shapes alone."""
@@ -255,6 +276,12 @@ class Blueprint:
         spec = self._cut(spec, backbone)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "backbone"}
         return given | {"corpus": corpus, "start": start, "personal": personal, "spec": spec}
+
+    def _frozen(self, spec: Spec, backbone: Backbone) -> Frozen:
+        """The layers that run once a row: none on an accelerator, or where the server adds to frozen weights."""
+        known = backbone.device == "cpu" and Capability.SPLIT in backbone.gives
+        changes = Capability.BASE in self.method.aggregator.gives
+        return Frozen(backbone.model, unchanging(backbone.model, spec.names) if known and not changes else 0)
 
     def _cut(self, spec: Spec, backbone: Attachable) -> Spec:
         """The table with the half of each tensor, where an optimizer cuts the model in two."""

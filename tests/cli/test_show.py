@@ -133,3 +133,33 @@ def test_json_of_a_recipe_alone_says_what_is_missing(type_: Type) -> None:
     shown = json.loads(type_("show", "fedprox", "--json").out)
     assert (shown["missing"], shown["hash"]) == (["backbone", "task"], None)
     assert shown["objective"].startswith("mean task loss")
+
+
+def test_scalars_of_roberta_large_are_a_thousand_times_fewer_bytes_than_its_factors() -> None:
+    """K · (P1 + P2) numbers of 4 bytes and a header, which is larger, against LoRA of q and v without any header."""
+    roberta = "random:roberta?layers=24&hidden=1024&heads=16&vocab=50265"
+    shown = {
+        row: json.loads(view(row, backbone=roberta, shapes_only=True).json()) for row in ("fedspzo", "lora-fedavg")
+    }
+    ups = {
+        row: next(m for m in one["rounds"][0]["messages"] if (m["purpose"], m["direction"]) == ("train", "up"))
+        for row, one in shown.items()
+    }
+    method = resolve.load("fedspzo", backbone=BACKBONE, task=TASK).method
+    assert method.budget.steps == 10
+    assert ups["fedspzo"]["payload_bytes"] == {"scalars": 10 * (1 + 2 * 1 * 2) * 4}
+    factors = sum(ups["lora-fedavg"]["payload_bytes"][factor] for factor in ("factor_a", "factor_b"))
+    assert factors == 4 * 24 * 2 * 8 * (1024 + 1024)
+    assert factors >= 1000 * ups["fedspzo"]["total_bytes"]
+    assert sum(role["numbers"] for role in shown["fedspzo"]["trained"].values()) > 350e6
+
+
+def test_who_sends_scalars_is_told_how_much_of_the_gradient_they_are() -> None:
+    private = "scalars are not private"
+    told = json.loads(view("mezo", backbone=BACKBONE, shapes_only=True).json())
+    (line,) = [line for line in told["not_protected"] if private in line]
+    numbers = sum(role["numbers"] for role in told["trained"].values())
+    assert f"along 10 directions a round, about {10 / numbers:.2g} of the energy of its {numbers:,} numbers" in line
+    assert line in view("mezo", backbone=BACKBONE, shapes_only=True).text()
+    for row in ("fedavg", "fedzo"):
+        assert private not in view(row, backbone=BACKBONE, shapes_only=True).text()

@@ -31,6 +31,10 @@ def history_of(changes: list[set[str]]) -> tuple[list[Theta], ListJournal]:
     return versions, journal
 
 
+def never(theta: Theta, increment: Increment) -> Theta:
+    raise AssertionError(f"round {increment.round} was folded again")
+
+
 def layouts_of(parts: Parts) -> Layouts:
     return {
         part: {name: (dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in named.items()}
@@ -45,8 +49,8 @@ def test_every_held_version_arrives_at_the_newest_theta_in_the_layout_announced(
     versions, journal = history_of(changes)
     for held, old in enumerate(versions):
         parts = downlink.pack(versions[-1], SCOPE, journal, held)
-        assert downlink.open(parts, old).sha256() == versions[-1].sha256()
-        assert layouts_of(parts) == downlink.layout(SPEC, SCOPE, [tuple(sorted(names)) for names in changes[held:]])
+        assert downlink.open(parts, old, never).sha256() == versions[-1].sha256()
+        assert layouts_of(parts) == downlink.layout(SPEC, SCOPE, journal.since(held))
 
 
 @given(HISTORIES)
@@ -74,18 +78,18 @@ def test_rounds_that_were_abandoned_leave_a_gap_that_does_not_matter() -> None:
 def test_changes_on_top_of_another_version_than_the_one_held_show_in_the_origin() -> None:
     versions, journal = history_of([{"a"}, {"b"}])
     parts = ChangedDownlink().pack(versions[2], SCOPE, journal, 1)
-    assert origin(ChangedDownlink().open(parts, versions[1]), Base()) == origin(versions[2], Base())
-    assert origin(ChangedDownlink().open(parts, versions[0]), Base()) != origin(versions[2], Base())
+    assert origin(ChangedDownlink().open(parts, versions[1], never), Base()) == origin(versions[2], Base())
+    assert origin(ChangedDownlink().open(parts, versions[0], never), Base()) != origin(versions[2], Base())
 
 
 def test_names_that_do_not_come_down_keep_what_is_held() -> None:
     versions, journal = history_of([set(NAMES)])
     scope = Scope(NAMES, ("a", "b"), ("a", "b"))
-    opened = FullDownlink().open(FullDownlink().pack(versions[1], scope, journal, 0), versions[0])
+    opened = FullDownlink().open(FullDownlink().pack(versions[1], scope, journal, 0), versions[0], never)
     assert {name: float(opened[name].max()) for name in NAMES} == {"a": 1.0, "b": 1.0, "c": 0.0, "d": 0.0}
     for downlink in (FullDownlink(), ChangedDownlink()):
-        assert downlink.open({}, versions[0]).sha256() == versions[0].sha256()
+        assert downlink.open({}, versions[0], never).sha256() == versions[0].sha256()
 
 
 def test_only_the_downlink_that_builds_on_a_version_says_that_the_client_holds_one() -> None:
-    assert {kind: cls.holds for kind, cls in DOWNLINKS.items()} == {"full": False, "changed": True}
+    assert [kind for kind, cls in DOWNLINKS.items() if cls.holds] == ["changed", "replay", "auto"]

@@ -31,7 +31,7 @@ class Mean(Aggregator):
     """
 
     kind: ClassVar[str] = "mean"
-    gives: ClassVar[frozenset[Capability]] = frozenset({Capability.SUMMABLE})
+    gives: ClassVar[frozenset[Capability]] = frozenset({Capability.SUMMABLE, Capability.ELEMENTWISE})
 
     def init(self, theta: Theta, server: Server) -> WeightedSum:
         """−0, which is what every number adds to without a change, for the names that go up in this round."""

@@ -10,12 +10,15 @@ from typing import Any
 
 from cotune import resolve
 from cotune.cli import toml
+from cotune.cli.halves import halves
+from cotune.cli.leak import leaks
 from cotune.cli.messages import Message, Round, Traffic, ordered, spent, traffic
 from cotune.cli.objective import objective, rule
 from cotune.core.contracts import Corpus, Split
 from cotune.core.errors import Code, CotuneError
 from cotune.core.protection import NOT_PROTECTED
 from cotune.core.spec import Role
+from cotune.cuts import Cuts, measure
 from cotune.experiment import Experiment
 from cotune.setup import Plan
 from cotune.store import Table
@@ -36,12 +39,14 @@ class View:
         missing: 'backbone' or 'task', where a recipe was given without.
         plan: the shapes; None when something is missing that they need.
         assumed: what stands in for data that was not read, or nothing.
+        cuts: what cutting the model in two is worth, where that was asked for.
     """
 
     experiment: Experiment
     missing: tuple[str, ...]
     plan: Plan | None
     assumed: str = ""
+    cuts: Cuts | None = None
 
     def text(self) -> str:
         """The experiment as TOML; everything else as comments, so that the whole is an experiment file."""
@@ -54,7 +59,8 @@ class View:
         if self.plan:
             blocks += [self.assumed or _rows_text(self.plan), _trained_text(self.plan)]
             blocks.append(_traffic_text(traffic(self.plan)))
-        blocks.append("\n".join(["not protected", *(f"  {line}" for line in NOT_PROTECTED)]))
+        blocks += [halves(self.cuts)] if self.cuts else []
+        blocks.append("\n".join(["not protected", *(f"  {line}" for line in _unprotected(self.plan))]))
         comments = "\n\n".join(blocks).split("\n")
         return "\n".join([toml.dump(self.plain()), *(f"# {line}".rstrip() for line in comments)])
 
@@ -66,8 +72,10 @@ class View:
             "missing": list(self.missing),
             **dict(_method_lines(self.experiment)),
             "assumed": self.assumed or None,
-            "not_protected": list(NOT_PROTECTED),
+            "not_protected": _unprotected(self.plan),
         }
+        if self.cuts:
+            shown["cuts"] = self.cuts.plain()
         if self.plan:
             predicted = traffic(self.plan)
             shown["trained"] = {role: dict(row) for role, row in _trained(self.plan).items()}
@@ -91,6 +99,7 @@ def view(
     source: str,
     *,
     shapes_only: bool = False,
+    probe: bool = False,
     backbone: str | None = None,
     task: str | None = None,
     sets: Iterable[str] = (),
@@ -101,6 +110,7 @@ def view(
     Args:
         source: a recipe's name, or the path of a TOML file.
         shapes_only: read no data.
+        probe: load the model, and measure on batches what cutting it in two is worth.
         backbone: a reference.
         task: a data reference.
         sets: assignments.
@@ -115,11 +125,18 @@ def view(
     options |= {name: STAND_INS[name] if name in missing else value for name, value in given.items()}
     assume = Classify.kind if shapes_only else None  # columns would say which task, but no data is read
     experiment = resolve.load(source, sets=sets, assume=assume, **options)
+    if probe and (missing or shapes_only):
+        wanted = " ".join(f"--{name} {_example(name)}" for name in missing)
+        fix = f"add {wanted}" if wanted else "leave --shapes-only out"
+        raise CotuneError(Code.CONFIG, "gradients are those of a model on rows", where="--probe", fix=fix)
     if shapes_only and "backbone" in missing:
         fix = f"add --backbone {_example('backbone')}"
         raise CotuneError(Code.CONFIG, "shapes are a backbone's", where="--shapes-only", fix=fix)
     if missing and not shapes_only:
         return View(experiment, missing, None)
+    if probe:
+        setup = experiment.blueprint().build()
+        return View(experiment, missing, setup, cuts=measure(setup))
     if not shapes_only:
         corpus = experiment.task.load(experiment.seeds)
         return View(experiment, missing, experiment.blueprint().sketch(corpus))
@@ -144,7 +161,7 @@ def _stand_in(experiment: Experiment) -> tuple[Corpus, str]:
     names = [*groups, *(f"client-{i:02d}" for i in range(count - len(groups)))]
     rows = [dict[str, Any]()] * experiment.method.budget.batch
     head = experiment.task.head
-    labels = 0 if head == "causal" else getattr(experiment.task, "classes", None) or LABELS
+    labels = 0 if head != "classification" else getattr(experiment.task, "classes", None) or LABELS
     corpus = Corpus(
         clients={name: Split(train=rows, held=()) for name in names},
         test=(),
@@ -165,10 +182,16 @@ def _rows_text(plan: Plan) -> str:
     return f"{len(clients)} {_noun(len(clients), 'client')}, {plan.federation.cohort or 'all'} a round: {divided}"
 
 
+def _unprotected(plan: Plan | None) -> list[str]:
+    """What no run protects, and what this one tells beside."""
+    return [*NOT_PROTECTED, *(leaks(plan) if plan else ())]
+
+
 def _method_lines(experiment: Experiment) -> list[tuple[str, str]]:
     method = experiment.method
     return [
         ("objective", objective(method)),
+        *([("personalize", rule(method.personalize))] if method.personalize else []),
         ("step", rule(method.optimizer)),
         ("aggregate", rule(method.aggregator) if method.share != "none" else "nothing: nothing is shared"),
     ]

@@ -25,7 +25,7 @@ class Change(Protocol):
         ...
 
     def scalars(self) -> Mapping[str, Tensor]:
-        """What a replay of it needs; empty when theta itself was sent. The journal keeps it for late joiners."""
+        """The float32 coefficients behind it, by kind of direction and block; empty when theta itself was sent."""
         ...
 
 

@@ -92,10 +92,11 @@ class CotuneError(Exception):
         return f"error[{self.code}] {self.text}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.code, self.text))
+        return (rebuilt, (self.code, self.text))
 
 
-def _rebuild(code: Code, text: str) -> CotuneError:
+def rebuilt(code: Code, text: str) -> CotuneError:
+    """The error of another process, from its code and its text."""
     error = CotuneError(code, "")
     error.text, error.args = text, (text,)
     return error

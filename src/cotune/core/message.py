@@ -30,6 +30,7 @@ PARTS: Mapping[str, type[Named] | None] = {
     "aux": None,
     "base": None,
     "scalars": None,
+    "replay": None,
     "scores": None,
 }
 

@@ -21,6 +21,9 @@ class Capability(StrEnum):
     GRADIENT = "gradient"  # the optimizer hands out the gradient of each step
     ANCHOR = "anchor"  # the theta that a round starts from is known to the client
     REPLAY = "replay"  # the steps of a client can be repeated from what it sends
+    SCALARS = "scalars"  # what goes up is no more than a replay takes
+    POOL = "pool"  # replies are numbers along a fixed set of directions, the candidates
+    CANDIDATES = "candidates"  # the server keeps a number for each of them, and sends all
     SPLIT = "split"  # the backbone runs in two halves
     PRIVATE = "private"  # client parts keep numbers between rounds
     AUX = "aux"  # the server broadcasts tensors beside theta
@@ -28,6 +31,7 @@ class Capability(StrEnum):
     CAUSAL = "causal"  # the backbone is a causal language model
     DECODER = "decoder"  # a token of the backbone sees what came before it alone, whatever the head
     SUMMABLE = "summable"  # replies may be added before anyone reads them
+    ELEMENTWISE = "elementwise"  # a round comes to theta alone, each number a function of that number before and sent
     LOSSY = "lossy"  # what is opened is not exactly what was packed
     VECTORIZABLE = "vectorizable"  # runs with the clients as a leading axis
 

@@ -22,7 +22,7 @@ from cotune.core.errors import Code, CotuneError
 
 
 class Named(Mapping[str, Tensor]):
-    """Named tensors as an immutable value; the tensors themselves are never written in place."""
+    """Named tensors as an immutable value, never written in place but by a step whose view alone holds them."""
 
     __slots__ = ("_tensors",)
 

@@ -68,10 +68,13 @@ class View:
         spec: the table of this client's tensors.
         scope: which names train, go up, come down in this round.
         rate: the factor that the server's schedule puts in front of every learning rate.
-        directions: the seed that the server issued for this client's directions.
+        directions: the seed that this client's directions follow from; 0 where none was issued.
+        tick: steps along directions are multiples of it, and so is theta after them; 0 for any float32.
+        pool: how many candidates directions are picked from; 0 where every step has its own.
         clip: the largest gradient norm, or None.
         step: how many steps were taken in this round.
         outbox: tensors that go up beside theta.
+        own: nobody else holds what trains, as after a step of this round: the next step may write over it.
     """
 
     round: int
@@ -86,9 +89,12 @@ class View:
     scope: Scope
     rate: float = 1.0
     directions: int = 0
+    tick: float = 0.0
+    pool: int = 0
     clip: float | None = None
     step: int = 0
     outbox: NamedTensors = field(default_factory=dict)
+    own: bool = False
 
     @property
     def trained(self) -> dict[str, Tensor]:

@@ -103,5 +103,6 @@ def words(seeds: Wide, streams: Wide, first: int, blocks: int) -> Words:
 
 def add(flat: NDArray[Any], coefficients: NDArray[Any], seeds: Wide, streams: Wide, start: int) -> None:
     """The same as `vectorised.add`: a sign is the bit of the sign, turned or not."""
-    raw = coefficients.view(np.dtype(f"u{flat.itemsize}"))
-    _pass[flat.itemsize](flat, raw, np.stack([seeds, streams], axis=1), np.uint64(start // BLOCK), start % BLOCK)
+    raw, keys = coefficients.view(f"u{flat.itemsize}"), np.empty((len(seeds), 2), np.uint64)
+    keys[:, 0], keys[:, 1] = seeds, streams
+    _pass[flat.itemsize](flat, raw, keys, np.uint64(start // BLOCK), start % BLOCK)

@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor
 from cotune.core.errors import Code, CotuneError
 from cotune.noise import vectorised
 from cotune.noise.philox import WORD
-from cotune.noise.stream import Path, apply_many_, check_memory, check_stream, rounded, signs
+from cotune.noise.stream import Path, apply_many_, apply_runs_, check_memory, check_stream, rounded, signs
 
 ALIGNED = 64  # elements: math on vectors treats the end of an array on its own, so every array begins and ends at one
 PIECE = 2**16  # elements drawn at once
@@ -111,18 +112,54 @@ def add_many_(
     return tensor
 
 
+def add_rows_(
+    part: Tensor, rows: Tensor, whole: int, coefficients: Sequence[float], draws: Sequence[Draw], *, start: int
+) -> Tensor:
+    """`part += Σ coefficient · z`, in place: bit for bit what `add_many_` makes of these rows of a whole tensor.
+
+    Args:
+        part: (rows, …), copied from the whole.
+        rows: their numbers in it, ascending, int64.
+        whole: how many rows it has.
+        coefficients: one a draw.
+        draws: in the order in which they are added to each element.
+        start: the first element of the whole in the stream.
+    """
+    if not part.numel():
+        return part
+    edges = [0, *((rows.diff() != 1).nonzero().flatten() + 1).tolist(), len(rows)]
+    width, firsts = part[0].numel(), rows[edges[:-1]].tolist()
+    runs = [(slice(*edge), start + row * width) for edge, row in zip(pairwise(edges), firsts, strict=True)]
+    if part.device.type != "cpu" and len(runs) > 1:  # a call a run: there it would wait for each
+        return part.copy_(add_rows_(part.cpu(), rows.cpu(), whole, coefficients, draws, start=start))
+    for draw, c in zip(draws, coefficients, strict=True):
+        if draw.kind is Direction.RANK1 and part.dim() == 2 and whole > 1 and width > 1:
+            _add_rank1(part, c, draw, start, (rows, whole))
+        elif draw.kind in (Direction.RANK1, Direction.SIGN):
+            apply_runs_(part, runs, c, draw.seed, draw.stream)
+        else:
+            for run, first in runs:
+                _add_normal(part[run], c * draw.stretch, draw, first)
+    return part
+
+
 def _dense(draw: Draw, tensor: Tensor) -> bool:
     """Whether the direction is plain signs: also the rank-one one of a vector, where u or v is a single sign."""
     return draw.kind is Direction.SIGN or (draw.kind is Direction.RANK1 and (tensor.dim() != 2 or 1 in tensor.shape))
 
 
-def _add_rank1(tensor: Tensor, coefficient: float, draw: Draw, start: int) -> None:
-    """Of the elements that the matrix owns in the stream, the first `rows` are u, and the next `columns` v."""
+def _add_rank1(
+    tensor: Tensor, coefficient: float, draw: Draw, start: int, of: tuple[Tensor | slice, int] | None = None
+) -> None:
+    """Of the elements that a matrix owns in the stream, the first are u, one a row, and the next v, one a column.
+
+    `tensor` is the matrix, or it is those rows `of` one that has so many.
+    """
     check_memory(tensor)
-    c, (rows, columns) = rounded(tensor, [coefficient]).to(tensor.device), tensor.shape
-    both = signs(draw.seed, draw.stream, start, rows + columns, device=tensor.device).to(tensor.dtype)
+    c, (rows, whole) = rounded(tensor, [coefficient]).to(tensor.device), of or (slice(None), len(tensor))
+    both = signs(draw.seed, draw.stream, start, whole + tensor.shape[1], device=tensor.device).to(tensor.dtype)
     if c != 0:
-        tensor.detach().addr_(c * both[:rows], both[rows:])
+        tensor.detach().addr_(c * both[:whole][rows], both[whole:])
 
 
 def _add_normal(tensor: Tensor, coefficient: float, draw: Draw, start: int) -> None:

@@ -17,14 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from cotune.core.seeds import derive
 from cotune.core.spec import Spec
 from cotune.noise.directions import Direction, Draw, add_many_
+from cotune.noise.lattice import snapped
 from cotune.noise.philox import WORD
 
 ALL = "all"
+CANDIDATES = derive(0, "candidates")  # the seed of every pool: a model that is numbers along them needs no run's seed
 Coefficients = Mapping[str, Tensor]  # key -> (directions,) float32
 
 
@@ -62,11 +65,15 @@ class Streams:
         spec: the client's table.
         kind: of the directions.
         seed: the one that the server issued.
+        tick: theta starts from multiples of it; 0 for theta as it is.
+        pool: how many candidates directions are picked from; 0 where every step has its own.
     """
 
     spec: Spec
     kind: Direction
     seed: int
+    tick: float = 0.0
+    pool: int = 0
 
     @cached_property
     def places(self) -> dict[str, Place]:
@@ -89,7 +96,13 @@ class Streams:
     def draws(self, step: int, block: int, numbers: Sequence[int]) -> list[Draw]:
         """The directions of these numbers in one block at one step, which counts from 0."""
         key, total = derive(self.seed, step), self.totals[block]
+        if self.pool:
+            key, numbers = CANDIDATES, [self.candidate(step, number) for number in numbers]
         return [Draw.of(self.kind, key, block * WORD + number, total) for number in numbers]
+
+    def candidate(self, step: int, number: int) -> int:
+        """Which of a pool's candidates a direction is, the same in every block."""
+        return derive(self.seed, step, number) % self.pool
 
     def lines(self, steps: Sequence[Coefficients], first: int = 0) -> dict[int, tuple[list[float], list[Draw]]]:
         """Block -> coefficients and directions of some steps in their order; the first of them has number `first`."""
@@ -103,6 +116,11 @@ class Streams:
                     drawn += self.draws(step, block, range(len(mine)))
             found[block] = values, drawn
         return found
+
+    def start(self, tensor: Tensor, out: Tensor | None = None) -> Tensor:
+        """A tensor as steps are added to it: a copy, on the lattice where there is one; in `out` if that is given."""
+        copy = torch.empty_like(tensor) if out is None else out
+        return snapped(tensor, self.tick, copy) if self.tick else copy.copy_(tensor)
 
     def add_(self, tensors: Mapping[str, Tensor], steps: Sequence[Coefficients], first: int = 0) -> None:
         """Move tensors of the spec along some steps, in place, by name; the first step has number `first`."""

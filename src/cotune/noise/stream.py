@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -98,22 +99,63 @@ def apply_many_(
         raise CotuneError(Code.COUNT, "coefficients, seeds and streams differ in number", where="noise", got=got)
     check_stream(seeds, streams, start, tensor.numel())
     check_memory(tensor)
-    used = each.nonzero().flatten().tolist()
+    used = [i for i, c in enumerate(each.tolist()) if c]
     if not used or not tensor.numel():
         return tensor
-    seeds, streams = [seeds[i] for i in used], [streams[i] for i in used]
+    if len(used) < len(each):
+        each, seeds, streams = each[used], [seeds[i] for i in used], [streams[i] for i in used]
     flat = tensor.detach().contiguous().view(-1)
     path = path or _path(tensor.device, tensor.dtype)
     if path == "torch":
-        anywhere.add(flat, each[used].to(tensor.device), seeds, streams, start)
+        anywhere.add(flat, each.to(tensor.device), seeds, streams, start)
     else:
         keys, lanes = np.array(seeds, np.uint64), np.array(streams, np.uint64)
-        _arrays(path).add(flat.numpy(), each[used].numpy(), keys, lanes, start)
+        _arrays(path).add(flat.numpy(), each.numpy(), keys, lanes, start)
         if not tensor.is_inference():  # autograd sees what NumPy wrote
             torch.autograd.graph.increment_version(tensor)
     if not tensor.is_contiguous():
         tensor.detach().copy_(flat.view(tensor.shape))
     return tensor
+
+
+def apply_runs_(
+    rows: Tensor,
+    runs: Sequence[tuple[slice, int]],
+    coefficient: float,
+    seed: int,
+    stream: int,
+    *,
+    path: Path | None = None,
+) -> Tensor:
+    """`rows[run] += coefficient · sign`, in place, for each run of rows: bit for bit what `apply_` makes of it.
+
+    Args:
+        rows: (rows, …), as for `apply_`.
+        runs: which rows, and the stream's element that the first number of them takes.
+        coefficient: as for `apply_`.
+        seed: 64 bits.
+        stream: 64 bits.
+        path: how.
+
+    Raises:
+        CotuneError: as `apply_`.
+    """
+    check_stream([seed], [stream], 0, 0)
+    path = path or _path(rows.device, rows.dtype)
+    if path == "torch" or not rows.is_contiguous():
+        for run, start in runs:
+            apply_(rows[run], coefficient, seed, stream, start, path=path)
+        return rows
+    each, arrays = rounded(rows, [coefficient]).numpy(), rows.detach().numpy()
+    keys, lanes, add = np.array([seed], np.uint64), np.array([stream], np.uint64), _arrays(path).add
+    for run, start in runs:
+        flat = arrays[run].reshape(-1)
+        check_stream([seed], [stream], start, len(flat))
+        if each[0] != 0:
+            add(flat, each, keys, lanes, start)
+    if not rows.is_inference():
+        torch.autograd.graph.increment_version(rows)
+    return rows
 
 
 def _path(device: torch.device, dtype: torch.dtype) -> Path:
@@ -139,8 +181,8 @@ def rounded(tensor: Tensor, coefficients: Sequence[float]) -> Tensor:
         raise CotuneError(Code.DTYPE, "directions are added to floating numbers only", where="noise", got=tensor.dtype)
     wide = [float(c) for c in coefficients]
     rounded = torch.tensor(wide, dtype=torch.float64).to(tensor.dtype)
-    for c, finite in zip(wide, rounded.isfinite().tolist(), strict=True):
-        if not finite:
+    for c, arrived in zip(wide, rounded.tolist(), strict=True):
+        if not math.isfinite(arrived):
             expected = f"a finite {tensor.dtype}"
             raise CotuneError(Code.SCALAR, "a coefficient is not finite", where="noise", got=c, expected=expected)
     return rounded

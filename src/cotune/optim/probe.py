@@ -1,6 +1,8 @@
 """What zeroth-order optimizers share: theta at a distance along directions, losses there, and the step that follows.
 
-Theta is never written: a probe is a new tensor θ + c z, so nothing has to be restored, in any dtype.
+Theta is not written to look around it: a probe is a new tensor θ + c z, so nothing has to be restored, in any dtype. A
+large one is made where the model uses it and dropped after: one is there at a time, and of an embedding the rows that
+are looked up. The step is a new theta, or is written over one that the view alone holds.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from torch import Tensor
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import Purpose
 from cotune.core.view import Objective, Step, View
-from cotune.noise import Direction, Streams, Trace, add_many_
+from cotune.noise import Direction, Streams, Trace, rounded_to
+from cotune.optim.near import Near
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,13 @@ class Probe:
     def streams(self) -> Streams:
         """Of the seed that the server issued, or, where nothing is to be replayed, of the client's own."""
         view = self.view
-        return Streams(view.spec, self.kind, view.directions or view.seed(Purpose.DIRECTIONS))
+        seed = view.directions or view.seed(Purpose.DIRECTIONS)
+        return Streams(view.spec, self.kind, seed, view.tick, view.pool)
+
+    @property
+    def here(self) -> dict[str, Tensor]:
+        """θ itself, to be looked at as `at` looks: cast to the dtype that a model computes in one tensor at a time."""
+        return {name: Near(tensor, 0.0, (), 0).tensor() for name, tensor in self.view.trained.items()}
 
     def at(self, number: int, distance: float, blocks: Iterable[int] | None = None) -> dict[str, Tensor]:
         """`θ + distance · z`, the tensors that direction `number` moves in these blocks, all by default; by name."""
@@ -49,7 +58,7 @@ class Probe:
                 continue
             if place.block not in found:
                 found[place.block] = self.streams.draws(view.step, place.block, [number])
-            moved[name] = add_many_(tensor.clone(), [distance], found[place.block], place.start)
+            moved[name] = Near(tensor, distance, found[place.block], place.start).tensor()
         return moved
 
     def slope(self, ahead: float, behind: float, distance: float) -> float:
@@ -60,7 +69,7 @@ class Probe:
         return slope if self.largest is None else max(-self.largest, min(slope, self.largest))
 
     def step(self, slopes: Mapping[str, Sequence[float]], rates: Mapping[str, float], losses: Sequence[float]) -> Step:
-        """The step with coefficients `− rate / P · slope`, rounded to float32 before theta moves by them.
+        """The step with coefficients `− rate / P · slope`, rounded as they are sent before theta moves by them.
 
         A direction whose slope is not finite moves nothing.
 
@@ -81,8 +90,8 @@ class Probe:
         for key, known in slopes.items():
             rate = rates[key] * view.rate / len(known)
             finite = [-rate * slope if math.isfinite(slope) else 0.0 for slope in known]
-            coefficients[key] = torch.tensor(finite, dtype=torch.float64).float()
-        moved = {name: tensor.clone() for name, tensor in view.trained.items()}
+            coefficients[key] = rounded_to(view.tick, torch.tensor(finite, dtype=torch.float64))
+        moved = {n: self.streams.start(tensor, tensor if view.own else None) for n, tensor in view.trained.items()}
         self.streams.add_(moved, [coefficients], first=view.step)
         loss = torch.tensor(sum(losses) / len(losses), dtype=torch.float64)
         return Step(view.moved(moved), None, Trace(self.kind, coefficients), None, loss)

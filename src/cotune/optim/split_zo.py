@@ -32,6 +32,7 @@ from cotune.core.errors import Code, CotuneError
 from cotune.core.part import Capability
 from cotune.core.view import NamedTensors, Objective, SplitObjective, Step, View
 from cotune.noise import Direction
+from cotune.optim.limited import cut_slopes
 from cotune.optim.probe import Probe
 
 FRONT, BACK = 0, 1
@@ -88,7 +89,8 @@ class SplitZO(Optimizer):
         """
         if not isinstance(objective, SplitObjective):
             raise CotuneError(Code.CONFLICT, "the objective does not run in two halves", where=self.kind)
-        probe, halves = Probe(view, self.direction, self.largest), _Halves(view, objective)
+        probe = Probe(view, self.direction, self.largest)
+        halves = _Halves(probe.here, objective)
         front, back, losses = self._apart(probe, halves) if self.independent_blocks else self._nested(probe, halves)
         rates = {str(FRONT): self.lr, str(BACK): self.lr if self.lr_back is None else self.lr_back}
         return probe.step({str(FRONT): front, str(BACK): back}, rates, losses)
@@ -98,24 +100,29 @@ class SplitZO(Optimizer):
         counts = {FRONT: self.directions, BACK: self.back_directions}
         return {f"{self.direction}/{block}": ("float32", (steps, count)) for block, count in counts.items()}
 
-    def describe(self, traces: Sequence[NamedTensors]) -> Mapping[str, float]:
+    def describe(self, traces: Sequence[NamedTensors], rate: float = 1.0) -> Mapping[str, float]:
         """R = ‖∇₂‖² / ‖∇₁‖², the energies of the gradient behind and in front, and the P_s at which they cost least.
+
+        Beside them, how many slopes the limit has cut.
 
         A slope along signs has the expected square ‖∇‖²; without noise and with passes as costly as their half is
         large, variance times cost is least at P_s = √R / 2, and never below 1.
         """
-        squares = {FRONT: list[Tensor](), BACK: list[Tensor]()}
+        found = {FRONT: list[Tensor](), BACK: list[Tensor]()}
         for trace in traces:
             for name, tensor in trace.items():
-                squares[int(name.rpartition("/")[2])].append(tensor.double().square().flatten())
-        if not all(squares.values()) or not self.lr or self.lr_back == 0:
-            return {}
+                what, _, block = name.partition("/")
+                if what == self.direction:  # and not which candidates of a pool were taken
+                    found[int(block)].append(tensor.double().flatten())
         back_rate = self.lr if self.lr_back is None else self.lr_back
-        front = float(torch.cat(squares[FRONT]).mean()) * (self.directions / self.lr) ** 2
-        back = float(torch.cat(squares[BACK]).mean()) * (self.back_directions / back_rate) ** 2
+        units = {FRONT: self.lr / self.directions, BACK: back_rate / self.back_directions}
+        cut = cut_slopes(((c, rate * units[block]) for block, every in found.items() for c in every), self.largest)
+        if not all(found.values()) or not all(units.values()):
+            return cut
+        front, back = (float((torch.cat(found[block]) / units[block]).square().mean()) for block in (FRONT, BACK))
         if not front:
-            return {}
-        return {"energy_ratio": back / front, "suggested_again": max(1.0, math.sqrt(back / front) / 2)}
+            return cut
+        return {"energy_ratio": back / front, "suggested_again": max(1.0, math.sqrt(back / front) / 2), **cut}
 
     def _nested(self, probe: Probe, halves: _Halves) -> tuple[list[float], list[float], list[float]]:
         """Slopes of the front, slopes of the back, and all losses, as published."""
@@ -162,17 +169,17 @@ class SplitZO(Optimizer):
 
 
 class _Halves:
-    """The two halves of a step's objective, portion by portion; a tensor that is not given is as the view has it."""
+    """The two halves of a step's objective, portion by portion; a tensor that is not given is as it is `here`."""
 
-    def __init__(self, view: View, objective: SplitObjective) -> None:
-        self.trained, self.rows, self.portions = view.trained, objective.rows, list(objective.microbatches())
+    def __init__(self, here: NamedTensors, objective: SplitObjective) -> None:
+        self.here, self.rows, self.portions = here, objective.rows, list(objective.microbatches())
 
     def front(self, tensors: NamedTensors) -> list[Any]:
         """What each portion arrives at."""
-        return [portion.front({**self.trained, **tensors}) for portion in self.portions]
+        return [portion.front({**self.here, **tensors}) for portion in self.portions]
 
     def back(self, tensors: NamedTensors, halfway: list[Any]) -> float:
         """The mean loss over all rows."""
-        everything = {**self.trained, **tensors}
+        everything = {**self.here, **tensors}
         parts = (p.back(everything, y) for p, y in zip(self.portions, halfway, strict=True))
         return sum(float(losses.double().sum()) for losses in parts) / self.rows

@@ -13,6 +13,7 @@ central: g_i = (L(θ + μ z_i) − L(θ − μ z_i)) / 2μ;  forward: g_i = (L(�
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -20,8 +21,9 @@ from pydantic import Field
 
 from cotune.core.contracts import Layout, Optimizer
 from cotune.core.part import Capability
-from cotune.core.view import Objective, Step, View
+from cotune.core.view import NamedTensors, Objective, Step, View
 from cotune.noise import ALL, Direction
+from cotune.optim.limited import cut_slopes
 from cotune.optim.probe import Probe, mean_loss
 
 
@@ -53,7 +55,7 @@ class ZO(Optimizer):
     def step(self, view: View, state: None, objective: Objective) -> Step:
         """One step; 2 P passes, or P + 1."""
         probe, slopes, losses = Probe(view, self.direction, self.largest), list[float](), list[float]()
-        here = mean_loss(objective, view.trained) if self.difference == "forward" else 0.0
+        here = mean_loss(objective, probe.here) if self.difference == "forward" else 0.0
         for number in range(self.directions):
             ahead = mean_loss(objective, probe.at(number, self.mu))
             if self.difference == "forward":
@@ -67,3 +69,9 @@ class ZO(Optimizer):
     def traced(self, steps: int) -> Layout:
         """P coefficients a step."""
         return {f"{self.direction}/{ALL}": ("float32", (steps, self.directions))}
+
+    def describe(self, traces: Sequence[NamedTensors], rate: float = 1.0) -> Mapping[str, float]:
+        """How many slopes the limit has cut."""
+        unit = rate * self.lr / self.directions
+        sent = (tensor for trace in traces for name, tensor in trace.items() if name.startswith(f"{self.direction}/"))
+        return cut_slopes(((coefficients, unit) for coefficients in sent), self.largest)

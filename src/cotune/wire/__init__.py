@@ -6,25 +6,37 @@ from cotune.core.contracts import Downlink, Uplink
 from cotune.core.message import Envelope, Limits
 from cotune.wire.downlink import ChangedDownlink, FullDownlink
 from cotune.wire.envelope import decode, dtype_name, encode, layouts, payload, peek, size
+from cotune.wire.log import BYTES_A_REPLY, stack, unstack
+from cotune.wire.pool import PoolDownlink, PoolUplink
+from cotune.wire.replay import AutoDownlink, ReplayDownlink
 from cotune.wire.scalars import ScalarsUplink
 from cotune.wire.tensors import TensorsUplink
 
 UPLINKS: Mapping[str, type[Uplink]] = {
+    "pool": PoolUplink,
     "scalars": ScalarsUplink,
     "tensors": TensorsUplink,
 }
 DOWNLINKS: Mapping[str, type[Downlink]] = {
     "full": FullDownlink,
     "changed": ChangedDownlink,
+    "replay": ReplayDownlink,
+    "auto": AutoDownlink,
+    "pool": PoolDownlink,
 }
 
 __all__ = [
+    "BYTES_A_REPLY",
     "DOWNLINKS",
     "UPLINKS",
+    "AutoDownlink",
     "ChangedDownlink",
     "Envelope",
     "FullDownlink",
     "Limits",
+    "PoolDownlink",
+    "PoolUplink",
+    "ReplayDownlink",
     "ScalarsUplink",
     "TensorsUplink",
     "decode",
@@ -34,4 +46,6 @@ __all__ = [
     "payload",
     "peek",
     "size",
+    "stack",
+    "unstack",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from cotune.core.contracts import Downlink, Layouts
-from cotune.core.journal import Journal
+from cotune.core.journal import Increment, Journal, Refold
 from cotune.core.message import Parts
 from cotune.core.spec import Scope, Spec
 from cotune.core.state import Theta
@@ -22,13 +22,14 @@ class FullDownlink(Downlink):
         del journal, held
         return {"theta": theta.select(scope.down)}
 
-    def open(self, parts: Parts, held: Theta) -> Theta:
+    def open(self, parts: Parts, held: Theta, refold: Refold) -> Theta:
         """What came down, on top of the start for names that never travel."""
+        del refold
         return held.replace(parts.get("theta", {}))
 
-    def layout(self, spec: Spec, scope: Scope, changed: Sequence[Sequence[str]]) -> Layouts:
+    def layout(self, spec: Spec, scope: Scope, past: Sequence[Increment]) -> Layouts:
         """Names and shapes of the spec, float32."""
-        del changed
+        del past
         return {"theta": {name: ("float32", spec[name].shape) for name in scope.down}}
 
 
@@ -43,12 +44,13 @@ class ChangedDownlink(Downlink):
         changed = {name for increment in journal.since(held) for name in increment.names}
         return {"theta": theta.select(name for name in theta if name in changed)}
 
-    def open(self, parts: Parts, held: Theta) -> Theta:
+    def open(self, parts: Parts, held: Theta, refold: Refold) -> Theta:
         """What came down, on top of what is held."""
+        del refold
         return held.replace(parts.get("theta", {}))
 
-    def layout(self, spec: Spec, scope: Scope, changed: Sequence[Sequence[str]]) -> Layouts:
+    def layout(self, spec: Spec, scope: Scope, past: Sequence[Increment]) -> Layouts:
         """Names and shapes of the spec, float32, for every name that changed."""
         del scope
-        names = {name for names in changed for name in names}
+        names = {name for increment in past for name in increment.names}
         return {"theta": {name: ("float32", spec[name].shape) for name in spec.shared if name in names}}

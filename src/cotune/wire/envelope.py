@@ -22,7 +22,7 @@ import torch
 
 from cotune.core.contracts import Layouts
 from cotune.core.errors import Code, CotuneError
-from cotune.core.message import Envelope, Header, Kind, Limits
+from cotune.core.message import Envelope, Header, Kind, Limits, Parts
 from cotune.core.state import from_bytes, to_bytes
 
 VERSION = "01"
@@ -52,9 +52,14 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def layouts(envelope: Envelope) -> Layouts:
     """The content of a message at hand: by part and name, (dtype, shape)."""
+    return layouts_of(envelope.parts)
+
+
+def layouts_of(parts: Parts) -> Layouts:
+    """The content of parts at hand."""
     return {
         part: {name: (dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
-        for part, tensors in envelope.parts.items()
+        for part, tensors in parts.items()
     }
 
 
