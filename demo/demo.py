@@ -2,11 +2,13 @@
 
     make demo
 
-It begins with two minutes that need no download: a run that is killed and resumed (first_minute.py), and a private
-memory that reads 16,384 tokens at constant size, answers and forgets (private_memory.py). Then three rows run on the
-same clients, with the same number of client-steps: `local` (never aggregated), `lora-fedavg` and `fedprox`. Reviews are
-split by film, and the test films belong to nobody. The table is printed and written beside the runs; a second call
-reuses finished runs of the three rows and says so (`make demo ARGS=--fresh` repeats them).
+It begins with two minutes that need no download: a run that is killed and resumed (first_minute.py), the same clients
+by Subspace-Reg (aligned_factors.py), and a private memory that reads 16,384 tokens at constant size, answers and
+forgets (private_memory.py). Then clients train a model by forward passes alone, on passages of a package that is
+fetched, and send scalars (forward_only.py). Then three rows run on the same ten clients, with the same number of
+client-steps: `local` (never aggregated), `lora-fedavg` and `fedprox`. Reviews are split by film, and the test films
+belong to nobody. The table is printed and written beside the runs; a second call reuses finished runs of the three
+rows and says so (`make demo ARGS=--fresh` repeats them).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def say(line: str) -> None:
 
 say("cotune demo: first on a model that comes with it, then on MiniLM and real film reviews; loading torch")
 
-import first_minute  # noqa: E402  # the first line is on the screen before torch is loaded
+import aligned_factors  # noqa: E402  # the first line is on the screen before torch is loaded
+import first_minute  # noqa: E402
+import forward_only  # noqa: E402
 import private_memory  # noqa: E402
 
 import cotune as ct  # noqa: E402
@@ -47,9 +51,15 @@ def main(arguments: list[str]) -> int:
     if not first_minute.killed_and_resumed(OUT / "first-minute", say):
         say("the resumed run differs from the uninterrupted one")
         return 1
+    say("Subspace-Reg: the same clients; how their factors lie to each other, and how they would without any data")
+    print(f"\n{aligned_factors.aligned_factors(OUT / 'first-minute' / 'uninterrupted', say)}\n", flush=True)
     say("FedNL: four clients learn to write and to read a private memory, behind a window of 12 tokens")
     if not private_memory.private_memory(OUT / "private-memory", say):
         say("the memory grew with the text, or was on the wire")
+        return 1
+    say("FedSPZO: eight clients train a model on real passages by forward passes alone, and send scalars")
+    if not forward_only.forward_only(OUT / "forward-only", say):
+        say("the training loss did not fall, or a client held another theta than the server")
         return 1
     say("now ten clients tune MiniLM-L6 (22.7 M weights, frozen) with LoRA on film reviews")
     task = ct.task.Classify(

@@ -36,6 +36,22 @@ def stream(numbers: dict[str, Any]) -> Titled:
     return Titled(f"The paper's streams ({told['where']}): {told['unit']}", Table(("paper", "%"), rows))
 
 
+def hellaswag(numbers: dict[str, Any]) -> Titled:
+    """The two tables of Subspace-Reg."""
+    told = numbers["hellaswag"]
+    names = ("best", "final", "loss", "cancellation", "client_global", "pairwise", "overlap")
+    rows = []
+    for model, found in told["rows"].items():
+        for name, row in found.items():
+            low, high = wilson(100 * row["final"], told["n"])
+            rows.append([model, name, *(f"{row[one]:g}" for one in names), f"[{low:.1f}, {high:.1f}]"])
+    caption = (
+        f"The paper's tables, means of three seeds; chance {told['chance']:g}; the interval, in %, is ours: of the "
+        f"last round and {told['n']} rows; best is the best round on the rows that are scored"
+    )
+    return Titled(caption, Table(("model", "paper", *names, "95 % interval"), rows))
+
+
 def differing(published: Experiment, ours: Run) -> Titled:
     """Every setting in which a run of ours differs from the published experiment."""
     rows = []

@@ -54,9 +54,15 @@ def shapes(experiment: Experiment, numbers: Mapping[str, Any]) -> Experiment:
     return experiment.model_copy(update={"backbone": experiment.backbone.model_copy(update={"ref": known})})
 
 
-def needed(experiment: Experiment, numbers: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of memory and time, from shapes alone; the time is that of the matrix products at this machine's speed."""
-    batch, tokens = experiment.method.budget.batch, _longest(experiment)
+def needed(experiment: Experiment, numbers: Mapping[str, Any], texts: int = 1) -> Iterator[str]:
+    """Lines of memory and time, from shapes alone; the time is that of the matrix products at this machine's speed.
+
+    Args:
+        experiment: of the published setting.
+        numbers: of the paper, with the sizes of its models.
+        texts: that the model reads for each row; of multiple choice, as many as there are options.
+    """
+    batch, tokens = texts * experiment.method.budget.batch, _longest(experiment)
     backbone = shapes(experiment, numbers).backbone
     cost = deep(experiment.method, backbone, experiment.task.head, (batch, tokens))
     speed = measured_flops(backbone.threads, backbone.device)

@@ -72,12 +72,14 @@ class Reproduction(ABC):
         name: on the command line.
         source: the folder of the paper in `papers`.
         files: the experiments of the published setting, in that folder.
+        texts: that a model of the published setting reads for each row.
         seeds: of the synthetic setting.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
+    texts: ClassVar[int] = 1
     seeds: ClassVar[int] = 5
 
     @classmethod
@@ -101,7 +103,7 @@ class Reproduction(ABC):
         """
         planned = {file: paper.experiment(self.source, file) for file in self.files}
         for experiment in planned.values():
-            for line in paper.needed(experiment, paper.expected(self.source)):
+            for line in paper.needed(experiment, paper.expected(self.source), self.texts):
                 say(line)
         runs = {}
         for file, experiment in planned.items():

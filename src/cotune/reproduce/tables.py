@@ -191,6 +191,11 @@ def portable(found: Json) -> dict[str, Any]:
     return {**{name: found[name] for name in kept}, "rows": rows, "search": searches}
 
 
+def gain_cells(pair: Json | None) -> list[str]:
+    """Three cells: a gain with its interval over test rows, Holm's p-value, and the interval over seeds."""
+    return ["–"] * 3 if pair is None else [_gain(pair), f"{pair['holm']:.2g}", _ends(over_seeds(pair["by_seed"]))]
+
+
 def _ends(interval: tuple[float, float] | None) -> str:
     return "–" if interval is None else f"[{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
 
