@@ -107,12 +107,12 @@ def step_flops(objective: StepObjective, optimizer: Optimizer, state: Any, meter
 
     Rows do not mix in a model, so the first row of a batch is counted, and multiplied by the rows.
     """
-    total = 0
+    total, view = 0, replace(objective.view, own=False)
     for batch in objective.batches:
         shapes = tuple((name, *tensor.shape[1:]) for name, tensor in sorted(batch.items()))
         row = replace(objective, batches=({name: tensor[:1] for name, tensor in batch.items()},))
         key = (optimizer, objective.view.spec.digest, objective.view.scope.train, shapes)
-        total += _rows(batch) * meter.count(key, partial(optimizer.step, objective.view, state, row))
+        total += _rows(batch) * meter.count(key, partial(optimizer.step, view, state, row))
     return total
 
 
@@ -155,14 +155,15 @@ def score(
     lengths = [len(example["input_ids"]) for example in examples]
     order = sorted(range(len(examples)), key=lengths.__getitem__)
     scores = {name: torch.zeros(len(examples)) for name in task.metrics}
-    with torch.no_grad():
+    with torch.no_grad(), setup.frozen.over():
         while order:
             chosen = order[:SCORE_BATCH]
             while len(chosen) * lengths[chosen[-1]] > SCORE_TOKENS and len(chosen) > 1:
                 chosen.pop()
             order = order[len(chosen) :]
-            batch = to_device(task.collate([examples[i] for i in chosen], backbone.tokenizer), backbone.device)
-            for name, values in task.scores(partial(bound, tensors), batch).items():
+            some = [examples[i] for i in chosen]
+            batch = to_device(task.collate(some, backbone.tokenizer), backbone.device)
+            for name, values in task.judged(partial(bound, tensors), batch, some, backbone.tokenizer).items():
                 scores[name][chosen] = values.float().cpu()
     return scores
 

@@ -2,7 +2,8 @@
 
 `bind` lends a model to one client at a time. Inside, each call of the bound model is a pure function of the tensors it
 is given; they stay in place until the next call, because gradient checkpointing runs the forward again during the
-backward. On exit, also after an error, every parameter is the frozen one again.
+backward. On exit, also after an error, every parameter is the frozen one again. A tensor may be one that is made where
+it is used (`cotune.core.unmade`): it is put in place as it is, and a cast of it is made there too.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Front:
             raise _Reached(args[0] if args else kwargs["hidden_states"])
 
         try:
-            with _hooked(last.register_forward_hook(look), _first(cut, leave)):
+            with _hooked(last.register_forward_hook(look), first(cut, leave)):
                 self.model(**batch)
         except _Reached as reached:
             return Halfway(reached.hidden, boxed)
@@ -86,8 +86,8 @@ class Back:
 
         with ExitStack() as stack:
             for layer in found[: self.layer]:
-                stack.enter_context(_instead(layer, hand_on))
-            stack.enter_context(_hooked(_first(found[self.layer], receive)))
+                stack.enter_context(instead(layer, hand_on))
+            stack.enter_context(_hooked(first(found[self.layer], receive)))
             return self.model(**batch)
 
 
@@ -134,7 +134,7 @@ def blocks(model: nn.Module, layer: int) -> dict[str, int]:
     row = words.weight.new_zeros(1, 2, words.weight.shape[1])
     owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
     notes = (module.register_forward_pre_hook(note) for module in owners)
-    with torch.no_grad(), _hooked(*notes, _first(named[0][1], leave)), suppress(_Reached):
+    with torch.no_grad(), _hooked(*notes, first(named[0][1], leave)), suppress(_Reached):
         model(inputs_embeds=row)
     found = {}
     for name, parameter in model.named_parameters():
@@ -156,7 +156,8 @@ def _check(batch: Batch) -> None:
         raise CotuneError(Code.CONFLICT, "a pass that goes on from a cache is not cut", where=carried[0])
 
 
-def _first(module: nn.Module, hook: Callable[..., Any]) -> torch.utils.hooks.RemovableHandle:
+def first(module: nn.Module, hook: Callable[..., Any]) -> torch.utils.hooks.RemovableHandle:
+    """A hook before `module`, ahead of those that are there, with all that it is given."""
     return module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
 
 
@@ -170,7 +171,7 @@ def _hooked(*handles: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
 
 
 @contextmanager
-def _instead(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def instead(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """`module` with another forward; one that it has as its own, not from its class, comes back."""
     own = vars(module).get("forward")
     module.forward = forward

@@ -9,13 +9,25 @@ from cotune.bench.measure import Figure
 from cotune.bench.memory import InferenceMemory
 from cotune.bench.replay import Replay
 from cotune.bench.server import Server
+from cotune.bench.split_zo import SplitStep
 
 BENCHES: Mapping[str, type[Benchmark]] = {
     "delta-rule": DeltaRule,
     "directions": Directions,
     "replay": Replay,
     "memory": InferenceMemory,
+    "split-zo": SplitStep,
     "server": Server,
 }
 
-__all__ = ["BENCHES", "Benchmark", "DeltaRule", "Directions", "Figure", "InferenceMemory", "Replay", "Server"]
+__all__ = [
+    "BENCHES",
+    "Benchmark",
+    "DeltaRule",
+    "Directions",
+    "Figure",
+    "InferenceMemory",
+    "Replay",
+    "Server",
+    "SplitStep",
+]
