@@ -153,3 +153,17 @@ def test_scores_and_theta_depend_on_no_cache(tmp_path: Path, monkeypatch: pytest
     setup.frozen._kept.clear()
     assert all(torch.equal(kept[name], values) for name, values in scored().items())
     assert theta(last_layers(), tmp_path / "second") == first
+
+
+def test_without_room_only_the_rows_of_a_step_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cotune.backbone.frozen.KEPT", 0)
+    model, given = load("llama").model, batch()
+    frozen = Frozen(model, 2)
+    with torch.no_grad(), frozen.over():
+        model(**given)
+        assert (len(frozen._kept), len(frozen._step)) == (0, 0)
+        frozen.prepare([given], count, set())
+        assert (len(frozen._kept), len(frozen._step)) == (0, 3)
+        frozen.prepare([{name: tensor[:1] for name, tensor in given.items()}], count, set())
+        assert len(frozen._step) == 1
+    assert not frozen._step

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,10 +94,11 @@ class Frozen:
         flops = 0
         for batch in batches:
             for ids in _rows(batch) or ():
-                self._halfway(ids)
-                if (key := _key(ids)) not in met:
+                key = _key(ids)
+                self._step[key] = self._halfway(ids)
+                if key not in met:
                     met.add(key)
-                    flops += count(("frozen", self.layers, len(ids)), lambda ids=ids: self._alone(ids))  # type: ignore[misc]
+                    flops += count(("frozen", self.layers, len(ids)), partial(self._alone, ids))
         return flops
 
     def _arrive(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -138,8 +140,6 @@ class Frozen:
             if self._bytes + size <= KEPT:
                 self._kept[key] = found
                 self._bytes += size
-            else:
-                self._step[key] = found
         return found
 
     def _alone(self, ids: Tensor) -> Halfway:

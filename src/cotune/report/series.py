@@ -13,7 +13,7 @@ from cotune.report.plot import Choice, Columns, Json, Option
 from cotune.report.shown import Shown, counted
 
 # Words in the names of metrics of which less is better; of any other, more is.
-_LESS = ("loss", "perplexity", "cross_entropy", "nll", "error", "forgetting", "bits")
+_LESS = ("loss", "perplexity", "cross_entropy", "nll", "error", "forgetting", "bits", "tied", "cut_short")
 DROP, WORST = "drop in {}", "worst client's {}"
 GATE = "gate/"  # what a memory trainable tells of each layer; drawn on a page of its own
 FLOOR = "_floor"  # ends the name of a level that another number is read against; drawn beside it

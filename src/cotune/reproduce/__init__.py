@@ -10,7 +10,9 @@ from cotune.core.events import Say, silent
 from cotune.reproduce.ablation import FedNLAblation
 from cotune.reproduce.needle import FedNLNeedle
 from cotune.reproduce.reproduction import Found, Laptop, Reproduction
+from cotune.reproduce.spzo import SPZOPrompted
 from cotune.reproduce.stream import FedNLStream
+from cotune.reproduce.subspace import SubspaceHellaSwag
 
 __all__ = ["REPRODUCTIONS", "Found", "Laptop", "Reproduction", "named"]
 
@@ -18,6 +20,8 @@ REPRODUCTIONS: Mapping[str, type[Reproduction]] = {
     FedNLNeedle.name: FedNLNeedle,
     FedNLAblation.name: FedNLAblation,
     FedNLStream.name: FedNLStream,
+    SubspaceHellaSwag.name: SubspaceHellaSwag,
+    SPZOPrompted.name: SPZOPrompted,
 }
 
 

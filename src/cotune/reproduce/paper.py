@@ -15,6 +15,7 @@ import torch
 from cotune import resolve
 from cotune.backbone import Backbone
 from cotune.core.errors import Code, CotuneError
+from cotune.core.part import Capability
 from cotune.core.reference import parse
 from cotune.diagnose import mean_interval
 from cotune.estimate import Estimate, estimate, measured_flops
@@ -70,6 +71,14 @@ def needed(experiment: Experiment, numbers: Mapping[str, Any], texts: int = 1) -
         f"{experiment.name}: {experiment.backbone.ref}, {scaled(cost.whole.parameters)} parameters, "
         f"{scaled(cost.whole.trained)} numbers train"
     )
+    if Capability.REPLAY in experiment.method.optimizer.gives:
+        theta = scaled(cost.whole.weight_bytes + 4 * cost.whole.trained, "B")
+        yield f"  memory: {theta} for weights and theta, and what a pass without gradients holds"
+        yield (
+            f"  time: at least {duration(cost.whole.forward_flops / speed)} a pass, of which a step takes several, at "
+            f"the {scaled(speed, 'FLOP/s')} of one thread here; data and model come from the hub"
+        )
+        return
     yield (
         f"  memory: {scaled(cost.recomputed_bytes, 'B')} for a batch of {batch} × {tokens:,} tokens, layers run again "
         f"in the backward pass ({scaled(cost.whole.training_bytes, 'B')} if they were not); weights "

@@ -10,6 +10,7 @@ from cotune.report.pages.cost import cost
 from cotune.report.pages.memory import memory
 from cotune.report.pages.overview import overview
 from cotune.report.pages.subspace import subspace
+from cotune.report.pages.zeroth_order import zeroth_order
 from cotune.report.plot import Page
 from cotune.report.shown import Shown
 
@@ -19,5 +20,6 @@ PAGES: tuple[Callable[[Sequence[Shown]], Page | None], ...] = (
     clients,
     memory,
     subspace,
+    zeroth_order,
     cost,
 )
