@@ -18,7 +18,7 @@ from cotune.comparison import ask
 from cotune.comparison.measure import Measured, Pair
 from cotune.comparison.play import Player
 from cotune.comparison.played import names
-from cotune.comparison.table import verdicts
+from cotune.comparison.said import verdicts
 from cotune.core.contracts import ClientInfo, Optimizer
 from cotune.core.errors import Code
 from cotune.core.view import Objective, Step, View
@@ -357,10 +357,16 @@ def test_a_task_without_test_rows_has_nothing_to_compare_on(tmp_path: Path) -> N
         Player(question, tmp_path, False, Moments(), InlineEngine).play()
 
 
-def test_the_last_round_is_scored_everywhere_unless_the_ground_says_otherwise() -> None:
+@pytest.mark.parametrize(("rounds", "scored"), [(1, [1]), (2, [1, 2]), (7, [2, 4, 6, 7]), (40, [10, 20, 30, 40])])
+def test_the_last_round_and_at_most_three_before_are_scored_everywhere(rounds: int, scored: list[int]) -> None:
     both = {"a": method(0.1), "b": method(1)}
-    usual = ask(both, ground(federation=ct.Federation(rounds=7)), seeds=1).ground.evaluation
-    assert (usual.every, usual.which) == (7, "all")
+    usual = ask(both, ground(federation=ct.Federation(rounds=rounds)), seeds=1).ground.evaluation
+    assert [i for i in range(1, rounds + 1) if usual.due(i, rounds)] == scored
+    assert usual.which == "all"
+
+
+def test_what_the_ground_says_of_scoring_stays() -> None:
+    both = {"a": method(0.1), "b": method(1)}
     given = ask(both, ground(evaluation=ct.Evaluation(every=2, rows=9)), seeds=1).ground.evaluation
     assert (given.every, given.which, given.rows) == (2, "all", 9)
 

@@ -67,6 +67,18 @@ def test_of_a_file_the_method_alone_counts_and_the_base_gives_the_rest(type_: Ty
     assert (table["n"], table["different_rows"], table["local"]) == ([24, 24], 24, None), "the data seed is fixed"
 
 
+def test_with_a_budget_a_run_says_where_it_stopped(type_: Type) -> None:
+    words = ("lora-fedavg", "fedprox", *SHORT, "--no-local", "--rounds", "3", "--budget")
+    said = type_("compare", *words, "bytes=6e4")
+    assert (said.status, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines.count("stopped after round 2 · budget bytes=60000") == 2
+    assert any(line.startswith("accuracy, higher is better") and "budget bytes=60000 a run" in line for line in lines)
+    again = type_("compare", *words, "bytes=60000")
+    assert again.out.count("reused") == 2
+    assert again.out.splitlines()[-2:] == lines[-2:]
+
+
 BAD: dict[str, tuple[list[str], str]] = {
     "no data": (["fedprox", "--backbone", "random:bert"], "add --task REF, or --base FILE"),
     "no backbone": (["fedprox", "--task", "synth:sentiment"], "add --backbone REF, or --base FILE"),
@@ -75,6 +87,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "an unknown metric": (["fedprox", *ON, "--metric", "accurcy"], "did you mean 'accuracy'?"),
     "an unknown reference": (["fedprox", *ON, "--reference", "fedprxo"], "did you mean 'fedprox'?"),
     "rates that are none": (["fedprox", *ON, "--sweep", "1e-3;1e-2"], "--sweep"),
+    "a budget that is none": (["fedprox", *ON, "--budget", "time=3"], "--budget · got time=3, expected bytes=2e6"),
     "a rate below zero": (["fedprox", *ON, "--sweep", "-1"], "greater than or equal to 0"),
     "a value that no row has": (
         ["fedprox", *ON, "--set", "method.optimizer.lrr=1"],

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotune.diagnose import paired_interval
-from cotune.diagnose.paired import LOWER_IS_BETTER, detectable, direction, holm, paired_bootstrap, sign_flip
+from cotune.diagnose.paired import (
+    EXACT,
+    LOWER_IS_BETTER,
+    detectable,
+    direction,
+    holm,
+    mcnemar,
+    paired_bootstrap,
+    sign_flip,
+)
 
 
 def drawing(seed: int = 0) -> np.random.Generator:
@@ -159,3 +168,26 @@ def test_a_lower_loss_is_better() -> None:
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(ValueError, match="not empty"):
         paired_bootstrap([], drawing())
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5, 10])
+def test_mcnemars_p_value_is_the_share_of_all_turnings_that_are_as_uneven(n: int) -> None:
+    turnings = [sum(sides) for sides in itertools.product((0, 1), repeat=n)]
+    for ours in range(n + 1):
+        as_uneven = sum(abs(2 * other - n) >= abs(2 * ours - n) for other in turnings) / len(turnings)
+        assert mcnemar(ours, n - ours) == pytest.approx(as_uneven, abs=1e-14)
+        assert mcnemar(ours, n - ours) == mcnemar(n - ours, ours)
+
+
+def test_mcnemars_p_value_of_a_textbook_table() -> None:
+    assert mcnemar(2, 10) == pytest.approx(2 * (1 + 12 + 66) / 4096)
+    assert mcnemar(0, 5) == 2 / 32
+
+
+@pytest.mark.parametrize("apart", [1, 21, 41, 81, 121])
+def test_beyond_the_exact_limit_mcnemars_p_value_hardly_changes(apart: int) -> None:
+    n = EXACT + 1
+    fewer = (n - apart) // 2
+    exact = min(1.0, 2 * math.fsum(math.comb(n, k) / (1 << n) for k in range(fewer + 1)))
+    assert mcnemar(fewer, n - fewer) == pytest.approx(exact, rel=0.05)
+    assert mcnemar(10**5, 10**5 + 1) == 1.0

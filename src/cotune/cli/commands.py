@@ -15,6 +15,9 @@ Source = Annotated[
 ]
 Backbone = Annotated[str | None, typer.Option(metavar="REF", help="The model: see `cotune list backbone`.")]
 Task = Annotated[str | None, typer.Option(metavar="REF", help="The data, KIND:DATA, or KIND?key=value, as in needle.")]
+Client = Annotated[
+    str | None, typer.Option(metavar="ID", help="The model of this client, where clients keep a part to themselves.")
+]
 Rounds = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="From which every draw derives.")]
 Sets = Annotated[
@@ -54,6 +57,7 @@ def commands() -> typer.Typer:
     app.command("reproduce")(reproduce)
     app.command("export")(export)
     app.command("generate")(generate)
+    app.command("eval")(evaluate)
     app.command("report")(report)
     app.command("check")(check)
     app.command("fetch")(fetch)
@@ -180,10 +184,7 @@ def export(
     merge: Annotated[
         bool, typer.Option("--merge", help="The whole model, not an adapter beside its backbone.")
     ] = False,
-    client: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="The model of this client, where clients keep a part to themselves."),
-    ] = None,
+    client: Client = None,
     with_backbone: Annotated[
         bool, typer.Option("--with-backbone", help="The frozen backbone too, as a folder beside the adapter.")
     ] = False,
@@ -202,16 +203,27 @@ def generate(
         Path | None, typer.Option(metavar="FILE", help="A text of any size, which the memory reads first.")
     ] = None,
     tokens: Annotated[int, typer.Option(metavar="N", help="The most tokens of the answer.")] = 64,
-    client: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="The model of this client, where clients keep a part to themselves."),
-    ] = None,
+    client: Client = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """A run's model answers a prompt, after a text went through its private memory, which it then forgets."""
     from cotune.cli.generate import generate as answer
 
     answer(folder, prompt, stream=stream, tokens=tokens, client=client, as_json=as_json)
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    *,
+    lm_eval: Annotated[Path, typer.Option(metavar="TASK.yaml", help="A task of the lm-evaluation-harness.")],
+    client: Client = None,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Rows at once.")] = 8,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The first N rows alone.")] = None,
+) -> None:
+    """A run's model on a task of the lm-evaluation-harness, with the harness's own prompts and numbers."""
+    from cotune.cli.evaluate import evaluate as carry_out
+
+    carry_out(folder, lm_eval, client=client, batch=batch, limit=limit)
 
 
 def report(
@@ -236,6 +248,10 @@ def compare(
         str | None, typer.Option(metavar="FILE", help="A TOML file with what the rows share; options go on top.")
     ] = None,
     rounds: Rounds = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="bytes=N|flops=N", help="What a run may spend; a row stops before it spends more."),
+    ] = None,
     cohort: Annotated[int | None, typer.Option(metavar="K", help="How many clients a round; all by default.")] = None,
     seed: Seed = None,
     seeds: Annotated[int, typer.Option(metavar="S", help="How many seeds, from --seed on.")] = 3,
@@ -275,6 +291,7 @@ def compare(
         fresh=fresh,
         quiet=quiet,
         jobs=jobs,
+        budget=budget,
         base=base,
         local=local,
         cohort=cohort,

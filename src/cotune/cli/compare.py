@@ -28,6 +28,7 @@ def compare(
     fresh: bool,
     quiet: bool,
     jobs: int = 1,
+    budget: str | None = None,
     **options: Any,
 ) -> None:
     """Resolve, run what is not there yet, and print what it came to; the folder alone when quiet.
@@ -42,6 +43,7 @@ def compare(
         fresh: throw away earlier runs.
         quiet: say nothing before the end.
         jobs: runs at once.
+        budget: what a run may spend, as `bytes=2e6` or `flops=1e12`.
         options: what else `comparison.load` takes.
 
     Raises:
@@ -54,7 +56,7 @@ def compare(
 
     rows, ground, backbones = comparison.load(sources, say=silent if quiet else say, **options)
     question = comparison.ask(
-        rows, ground, seeds=seeds, reference=reference, metric=metric, sweep=grid, backbones=backbones
+        rows, ground, seeds=seeds, reference=reference, metric=metric, sweep=grid, backbones=backbones, budget=budget
     )
     with _repeatable(), watcher(Console(highlight=False), quiet) as lines:
         found = comparison.answer(question, out, fresh=fresh, watch=Told(lines), jobs=jobs)
@@ -76,6 +78,9 @@ class Told:
             case "comparing":
                 lr = "" if about["lr"] is None else f" · learning rate {about['lr']:g}"
                 self.lines.say(f"run {about['number']}/{about['of']} · {about['row']} · seed {about['seed']}{lr}")
+                return
+            case "spent":
+                self.lines.say(f"stopped after round {about['rounds']} · budget {about['budget']}")
                 return
             case "round":
                 self.rounds = about["rounds"]

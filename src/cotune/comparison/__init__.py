@@ -66,6 +66,7 @@ def compare(
     make_engine: MakeEngine = InlineEngine,
     backbones: Mapping[str, Backbone] | None = None,
     jobs: int = 1,
+    budget: str | None = None,
 ) -> Comparison:
     """Run every row on the same data, cohorts, batches, start and client-steps, and return what that shows.
 
@@ -76,7 +77,8 @@ def compare(
         rounds: how many, when no federation is given.
         cohort: clients a round, when no federation is given; None for all.
         federation: rounds and cohorts in full.
-        evaluation: when and on what to score; by default the last round, on test rows and every client's own.
+        evaluation: when and on what to score; by default four rounds with the last, or every one where there is a
+            budget, on test rows and every client's own.
         seed: the first seed.
         seeds: how many; each decides data, cohorts, batches and initialisation together.
         sweep: learning rates, of which every row is given its best on one more seed.
@@ -90,6 +92,7 @@ def compare(
         make_engine: where clients run; in this process by default.
         backbones: label -> the backbone of a row that sees the same weights in another way, through a window say.
         jobs: runs at once, each in a process of its own.
+        budget: `bytes=2e6` or `flops=1e12`: what all clients of a run may spend together, in at most all its rounds.
 
     Raises:
         CotuneError: E_CONFIG or E_CONFLICT for rows that cannot be compared, and whatever a run raises.
@@ -107,7 +110,16 @@ def compare(
         evaluation=evaluation or Evaluation(),
         seeds=Seeds(seed=seed),
     )
-    question = ask(methods, ground, seeds=seeds, sweep=sweep, metric=metric, reference=reference, backbones=backbones)
+    question = ask(
+        methods,
+        ground,
+        seeds=seeds,
+        sweep=sweep,
+        metric=metric,
+        reference=reference,
+        backbones=backbones,
+        budget=budget,
+    )
     return answer(question, out, fresh=fresh, watch=watch, make_engine=make_engine, jobs=jobs)
 
 

@@ -8,13 +8,20 @@ from contextlib import suppress
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
-from cotune import experiment as experiments
+from cotune.comparison.allowance import Allowance, carry_out
 from cotune.core.errors import CotuneError
+from cotune.core.events import quiet
 from cotune.experiment import Experiment, MakeEngine
 
 
 def ahead(
-    planned: Sequence[Experiment], out: Path, jobs: int, fresh: bool, make_engine: MakeEngine
+    planned: Sequence[Experiment],
+    out: Path,
+    jobs: int,
+    fresh: bool,
+    make_engine: MakeEngine,
+    *,
+    allowance: Allowance | None = None,
 ) -> Generator[Experiment, None, None]:
     """Each experiment once it is finished, or has failed and its folder says why, as they come.
 
@@ -27,11 +34,12 @@ def ahead(
         jobs: how many at once.
         fresh: throw away earlier runs.
         make_engine: where clients run.
+        allowance: what each may spend; None for all its rounds.
     """
     different = {experiment.hash: experiment for experiment in planned}
     others = {child.pid for child in active_children()}
     with ProcessPoolExecutor(min(jobs, max(1, len(different))), mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_alone, one, out, fresh, make_engine): one for one in different.values()}
+        waiting = {pool.submit(_alone, one, out, fresh, make_engine, allowance): one for one in different.values()}
         try:
             for future in as_completed(waiting):
                 future.result()
@@ -46,7 +54,9 @@ def ahead(
             raise
 
 
-def _alone(experiment: Experiment, out: Path, fresh: bool, make_engine: MakeEngine) -> None:
+def _alone(
+    experiment: Experiment, out: Path, fresh: bool, make_engine: MakeEngine, allowance: Allowance | None
+) -> None:
     """One run; what it fails with stands in its folder, and comes up again when the run is asked for."""
     with suppress(CotuneError):
-        experiments.run(experiment, out, resume=True, fresh=fresh, make_engine=make_engine)
+        carry_out(experiment, out, allowance, fresh=fresh, watch=quiet, make_engine=make_engine)

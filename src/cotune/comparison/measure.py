@@ -17,9 +17,34 @@ from cotune.comparison.search import Search
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import derive, numpy_generator
 from cotune.core.stays import stays
-from cotune.diagnose.paired import RESAMPLES, Array, detectable, direction, holm, paired_bootstrap, sign_flip
+from cotune.diagnose.paired import (
+    RESAMPLES,
+    Array,
+    detectable,
+    direction,
+    holm,
+    mcnemar,
+    paired_bootstrap,
+    sign_flip,
+)
 
 ALPHA = 0.05
+EARLY = 0.01  # a loss that falls by a larger share over a quarter of the rounds has not come to rest
+
+
+@dataclass(frozen=True)
+class Discordant:
+    """Test rows that one row has right under more seeds than the other, each once, and McNemar's p-value of those.
+
+    Attributes:
+        ours: how many the first has.
+        theirs: how many the other.
+        p: of no difference.
+    """
+
+    ours: int
+    theirs: int
+    p: float
 
 
 @dataclass(frozen=True)
@@ -36,6 +61,7 @@ class Pair:
         holm: the same, corrected for every pair of the comparison.
         detectable: the smallest gain that these rows would show four times in five.
         by_seed: the gain under each seed.
+        discordant: where both are right or wrong on every test row; None elsewhere.
     """
 
     ours: str
@@ -47,6 +73,7 @@ class Pair:
     holm: float
     detectable: float
     by_seed: tuple[float, ...]
+    discordant: Discordant | None = None
 
     @property
     def off_zero(self) -> bool:
@@ -66,7 +93,8 @@ class Pair:
     def turned(self) -> Pair:
         """What the other row gains."""
         turned = tuple(-gain for gain in self.by_seed)
-        ends = {"gain": -self.gain, "low": -self.high, "high": -self.low, "by_seed": turned}
+        apart = self.discordant and replace(self.discordant, ours=self.discordant.theirs, theirs=self.discordant.ours)
+        ends = {"gain": -self.gain, "low": -self.high, "high": -self.low, "by_seed": turned, "discordant": apart}
         return replace(self, ours=self.theirs, theirs=self.ours, **ends)  # type: ignore[arg-type]
 
 
@@ -101,6 +129,9 @@ class Figures:
         peak_bytes: the largest of all rounds.
         missing: replies that did not come or did not count, of all seeds together.
         untaken: test rows of all seeds together that its model does not take; its score is over the others.
+        rounds: under each seed.
+        spent: of the budget of each seed's run, as a share; empty where there is none.
+        fall: of the loss on held-back rows over the last quarter of the rounds, as a share; None where not known.
     """
 
     label: str
@@ -120,6 +151,9 @@ class Figures:
     peak_bytes: float
     missing: int
     untaken: int = 0
+    rounds: tuple[int, ...] = ()
+    spent: tuple[float, ...] = ()
+    fall: float | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +213,16 @@ class Measured:
     chance: float | None
     strata: tuple[Stratum, ...] = ()
 
+    @property
+    def early(self) -> list[str]:
+        """The rows whose loss on held-back rows was still falling."""
+        return [row.label for row in self.figures if row.fall is not None and row.fall > EARLY]
+
+    @property
+    def unsettled(self) -> list[str]:
+        """The rows that aggregate of which it is not known whether the loss had come to rest."""
+        return [row.label for row in self.figures if row.fall is None and row.label not in self.question.alone]
+
     def pair(self, ours: str, theirs: str) -> Pair | None:
         """What one row gains over another; None for a row and itself."""
         return _between(self.pairs, ours, theirs)
@@ -224,9 +268,23 @@ def _pairs(scores: Mapping[str, Array], metric: str, draw: int) -> tuple[Pair, .
             continue
         gain, low, high = paired_bootstrap(gains, numpy_generator(draw))
         p, by_seed = sign_flip(gains, numpy_generator(draw), turns), tuple(np.nanmean(gains, axis=0).tolist())
-        pairs.append(Pair(ours, theirs, gain, low, high, p, 1.0, detectable(gains), by_seed))
+        apart = _discordant(scores[ours], scores[theirs])
+        pairs.append(Pair(ours, theirs, gain, low, high, p, 1.0, detectable(gains), by_seed, apart))
     corrected = holm([pair.p for pair in pairs])
     return tuple(replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True))
+
+
+def _discordant(ours: Array, theirs: Array) -> Discordant | None:
+    """Of scores (rows, seeds) that are 0 or 1, and NaN where a seed did not score a row; None of any others.
+
+    A row that several seeds test on counts once, for whoever has it right more often: under each seed it is as hard.
+    """
+    there = ~np.isnan(ours) & ~np.isnan(theirs)
+    if not np.isin(np.concatenate([ours[there], theirs[there]]), (0.0, 1.0)).all():
+        return None
+    net = np.where(there, ours - theirs, 0.0).sum(1)
+    more, fewer = int((net > 0).sum()), int((net < 0).sum())
+    return Discordant(more, fewer, mcnemar(more, fewer))
 
 
 def _stratum(cell: str, scores: Mapping[str, Array], there: NDArray[np.bool_], metric: str, draw: int) -> Stratum:
@@ -285,6 +343,8 @@ def _figures(label: str, outcome: Outcome, scores: Array, question: Question, dr
     drops = [_mean(drop) for drop in (played.drops(metric) for played in runs) if drop] if together else []
     clients = [worst(found) for found in (played.federated(metric) for played in runs) if found]
     costs = ("uplink_bytes", "downlink_bytes", "flops", "seconds")
+    falls = [played.fall for played in runs]
+    known, allowance = [fall for fall in falls if fall is not None], question.allowance
     return Figures(
         label=label,
         value=value,
@@ -299,6 +359,9 @@ def _figures(label: str, outcome: Outcome, scores: Array, question: Question, dr
         peak_bytes=max(record.peak_bytes for played in runs for record in played.records),
         missing=sum(played.missing for played in runs),
         untaken=untaken,
+        rounds=tuple(len(played.records) for played in runs),
+        spent=tuple(allowance.of(played.records) / allowance.amount for played in runs) if allowance else (),
+        fall=_mean(known) if known and len(known) == len(falls) and together else None,
         **{cost: _mean([played.total(cost) for played in runs]) for cost in costs},
     )
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cotune import experiment as experiments
 from cotune.comparison.ahead import ahead
+from cotune.comparison.allowance import carry_out
 from cotune.comparison.played import Crowd, Played, check_same, names, rate
 from cotune.comparison.question import Question, with_rate
 from cotune.comparison.search import Search, choose
@@ -16,6 +16,7 @@ from cotune.core.contracts import ClientInfo
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch, quiet
 from cotune.experiment import Experiment, MakeEngine
+from cotune.method import Method
 from cotune.store import Run, read_json, write_json
 
 DESCRIPTION = "comparison.json"
@@ -62,6 +63,12 @@ class Player:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     done: set[str] = field(default_factory=set)
 
+    @property
+    def out(self) -> Path:
+        """The folder of the run folders; those of a budget have their own, so that they hold what it paid for alone."""
+        allowance = self.question.allowance
+        return self.folder / f"budget-{allowance.what}-{allowance.amount:.15g}" if allowance else self.folder
+
     def play(self) -> Outcome:
         """Every run that is not there yet, then comparison.json and what all of them say.
 
@@ -72,24 +79,27 @@ class Player:
         methods, searches = dict(question.rows), {}
         if question.sweep:
             clients = self._crowd(question.search_seed).clients
-            trials = [(label, question.trial(label, lr, clients)) for label in methods for lr in question.sweep]
-            self._ahead(trials, self.folder / SEARCHED)
-            searches = {label: self._search(label, clients) for label in methods}
+            trials = {label: [self._trial(label, lr, clients) for lr in question.sweep] for label in methods}
+            self._ahead([(label, one) for label, ones in trials.items() for one in ones], self.out / SEARCHED)
+            searches = {
+                label: choose(label, [self._try(one, label) for one in ones], question.metric)
+                for label, ones in trials.items()
+            }
             methods = {label: with_rate(method, searches[label].chosen) for label, method in methods.items()}
         crowds = [self._crowd(seed) for seed in question.numbers]
         planned = {
             label: [
-                question.experiment(label, method, seed, crowd.clients)
+                self._planned(label, method, seed, crowd.clients)
                 for seed, crowd in zip(question.numbers, crowds, strict=True)
             ]
             for label, method in methods.items()
         }
         self._describe(planned, searches)
-        self._ahead([(label, one) for label, ones in planned.items() for one in ones], self.folder)
+        self._ahead([(label, one) for label, ones in planned.items() for one in ones], self.out)
         runs: dict[str, list[Played]] = {label: [] for label in planned}
         for i, seed in enumerate(question.numbers):
             for label, ones in planned.items():
-                runs[label].append(self._run(ones[i], self.folder, label))
+                runs[label].append(self._paid(self._run(ones[i], self.out, label), label))
             check_same(seed, {label: played[i] for label, played in runs.items()})
         return Outcome(runs, crowds, searches)
 
@@ -99,12 +109,58 @@ class Player:
             self._say(experiment, label)
         fresh, watch = self.fresh and not told, quiet if told else self.watch
         try:
-            found = experiments.run(
-                experiment, out, resume=True, fresh=fresh, watch=watch, make_engine=self.make_engine
-            )
+            allowance = self.question.allowance
+            found = carry_out(experiment, out, allowance, fresh=fresh, watch=watch, make_engine=self.make_engine)
         except CotuneError as error:
             raise CotuneError(error.code, f"row '{label}', seed {seed}, lr {lr}: {error.text}") from error
-        return Played(experiment, found)
+        return Played(experiment, found, allowance)
+
+    def _paid(self, played: Played, label: str) -> Played:
+        """The run, when a scored round of it is within the budget.
+
+        Raises:
+            CotuneError: E_CONFLICT when none is.
+        """
+        allowance = self.question.allowance
+        if allowance is not None and not played.records:
+            first = f"{allowance.what}={allowance.of(played.run.rounds[:1]):g}"
+            what = f"row '{label}' has no scored round within the budget of {allowance}"
+            where = f"seed {played.experiment.seeds.seed}"
+            raise CotuneError(Code.CONFLICT, what, where=where, got=f"a first round of {first}", fix="give more")
+        return played
+
+    def _planned(self, label: str, method: Method, seed: int, clients: Sequence[ClientInfo]) -> Experiment:
+        """A row's run under a seed."""
+        steps = self._steps(label, method, seed, clients)
+        return self.question.experiment(label, method, seed, clients, steps)
+
+    def _trial(self, label: str, lr: float, clients: Sequence[ClientInfo]) -> Experiment:
+        """A row's run in the search; what a step costs is found at the row's own learning rate."""
+        question = self.question
+        steps = self._steps(label, question.rows[label], question.search_seed, clients)
+        return question.trial(label, lr, clients, steps)
+
+    def _steps(self, label: str, method: Method, seed: int, clients: Sequence[ClientInfo]) -> int | None:
+        """A client's steps where FLOPs are counted and a row never aggregates: it has one round, and none to stop at.
+
+        A run of a round's steps says what a step costs. Steps differ a little, so that what follows is played too, and
+        made smaller where it was too much.
+        """
+        question = self.question
+        if question.allowance is None or question.allowance.what != "flops" or method.share != "none":
+            return None
+        most = question.experiment(label, method, seed, clients).method.budget.steps or 1
+        steps = max(1, most // question.ground.federation.rounds)
+        while True:
+            one = question.experiment(label, method, seed, clients, steps)
+            run = carry_out(one, self.out, None, fresh=False, watch=quiet, make_engine=self.make_engine)
+            spent = question.allowance.of(run.rounds)
+            fit = int(steps * question.allowance.amount / spent) if spent else most
+            if spent > question.allowance.amount and steps > 1:
+                most = steps - 1
+            elif steps == most or fit <= steps:
+                return steps
+            steps = max(1, min(most, fit))
 
     def _say(self, experiment: Experiment, label: str) -> None:
         """Which run it is."""
@@ -117,30 +173,26 @@ class Player:
         if self.jobs < 2:
             return
         labels = {experiment.hash: label for label, experiment in planned}
-        for experiment in ahead([one for _, one in planned], out, self.jobs, self.fresh, self.make_engine):
+        experiments, allowance = [one for _, one in planned], self.question.allowance
+        for experiment in ahead(experiments, out, self.jobs, self.fresh, self.make_engine, allowance=allowance):
             self.done.add(experiment.hash)
             self._say(experiment, labels[experiment.hash])
 
-    def _search(self, label: str, clients: Sequence[ClientInfo]) -> Search:
-        question = self.question
-        tried = [self._try(question.trial(label, lr, clients), label) for lr in question.sweep]
-        return choose(label, tried, question.metric)
-
     def _try(self, experiment: Experiment, label: str) -> Played:
         """A run of the search, finished or fallen apart; one that fell apart before is left as it is."""
-        out = self.folder / SEARCHED
+        out, allowance = self.out / SEARCHED, self.question.allowance
         status = experiment.folder(out) / "status.json"
         told = experiment.hash in self.done
         if status.exists() and (told or not self.fresh) and read_json(status)["code"] in DIVERGED:
             if not told:
                 next(self.numbers)
-            return Played(experiment, Run(status.parent))
+            return Played(experiment, Run(status.parent), allowance)
         try:
             return self._run(experiment, out, label)
         except CotuneError as error:
             if error.code not in DIVERGED:
                 raise
-            return Played(experiment, Run(status.parent))
+            return Played(experiment, Run(status.parent), allowance)
 
     def _crowd(self, seed: int) -> Crowd:
         """What the seed decides about the data.
@@ -162,15 +214,20 @@ class Player:
         question = self.question
         ground = question.ground.resolved()
         del ground["method"], ground["name"]
+
+        def folder(one: Experiment) -> str:
+            return (one.folder(self.out).relative_to(self.folder)).as_posix()
+
         rows = {
             label: {
                 "method": ones[0].method.model_dump(mode="json"),
                 "lr": rate(ones[0].method),
                 "backbone": ones[0].backbone.model_dump(mode="json") if label in question.backbones else None,
-                "runs": [{"seed": one.seeds.seed, "folder": one.folder(Path()).name, "hash": one.hash} for one in ones],
+                "runs": [{"seed": one.seeds.seed, "folder": folder(one), "hash": one.hash} for one in ones],
                 "search": asdict(searches[label]) if label in searches else None,
             }
             for label, ones in planned.items()
         }
         options = {name: getattr(question, name) for name in ("reference", "metric", "sweep")}
+        options["budget"] = None if question.allowance is None else str(question.allowance)
         write_json(self.folder / DESCRIPTION, {"rows": rows, "seeds": question.numbers, **options, "ground": ground})

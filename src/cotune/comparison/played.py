@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from cotune.comparison.allowance import Allowance, stopped
 from cotune.core.contracts import ClientInfo, Row
 from cotune.core.errors import Code, CotuneError
 from cotune.core.record import RoundRecord
@@ -35,15 +36,38 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Played:
-    """One run of a row."""
+    """One run of a row, and what it may spend."""
 
     experiment: Experiment
     run: Run
+    allowance: Allowance | None = None
 
     @cached_property
     def records(self) -> list[RoundRecord]:
-        """Its rounds."""
-        return self.run.rounds
+        """Its rounds; of what it may spend, those up to the last scored one within that."""
+        rounds = self.run.rounds
+        return rounds if self.allowance is None else self.allowance.within(rounds)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end: its last round, or the last that it could pay for."""
+        return self.run.status == "finished" or (
+            self.allowance is not None and stopped(self.run.folder, self.allowance)
+        )
+
+    @property
+    def fall(self) -> float | None:
+        """How much the loss on the clients' held-back rows fell over the last quarter of the rounds, as a share of it.
+
+        From the last round that was scored before that quarter, scaled to a quarter; None where there is none.
+        """
+        losses = {record.round: _held_back(record, "loss") for record in self.records}
+        scored = {round_: sum(found) / len(found) for round_, found in losses.items() if found}
+        end = max(scored, default=0)
+        start = max((round_ for round_ in scored if round_ <= 0.75 * end), default=0)
+        if not start or not scored[start] > 0:
+            return None
+        return (1 - scored[end] / scored[start]) * (end / 4) / (end - start)
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -91,14 +115,19 @@ class Played:
 
     def federated(self, metric: str) -> list[float]:
         """A metric of the aggregated model, as each client would use it, on the rows that the client holds back."""
-        clients = [metrics[metric] for metrics in self.last.client_metrics.values() if metric in metrics]
-        scores = [client.federated for client in clients if client.n]
-        return [float("nan") if score is None else score for score in scores]
+        return _held_back(self.last, metric)
 
     def drops(self, metric: str) -> list[float]:
         """The drops of the clients of the last cohort."""
         clients = [metrics[metric] for metrics in self.last.client_metrics.values() if metric in metrics]
         return [client.drop for client in clients if client.drop is not None]
+
+
+def _held_back(record: RoundRecord, metric: str) -> list[float]:
+    """A metric of a round's aggregated model on the rows of each client that holds some back; NaN for no number."""
+    clients = [metrics[metric] for metrics in record.client_metrics.values() if metric in metrics]
+    scores = [client.federated for client in clients if client.n]
+    return [float("nan") if score is None else score for score in scores]
 
 
 def rate(method: Method) -> float | None:

@@ -12,12 +12,13 @@ from typing import Any
 
 from cotune import resolve
 from cotune.backbone import Backbone
+from cotune.comparison.allowance import Allowance
 from cotune.core.contracts import ClientInfo
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.core.part import kind_of
 from cotune.core.part import resolve as part
 from cotune.core.seeds import Seeds
-from cotune.core.view import Budget
+from cotune.core.view import Budget, Schedule
 from cotune.experiment import Experiment
 from cotune.federation import Evaluation, Federation
 from cotune.method import ROOMS, Method
@@ -46,6 +47,7 @@ class Question:
         metric: by which.
         sweep: the learning rates to choose from, row by row; none to leave each row its own.
         backbones: label -> the backbone of a row that has settings of its own, a window say; the weights are the same.
+        allowance: what each run may spend of the rounds that the ground has; None for all of them.
     """
 
     rows: Mapping[str, Method]
@@ -55,6 +57,7 @@ class Question:
     metric: str
     sweep: tuple[float, ...] = ()
     backbones: Mapping[str, Backbone] = field(default_factory=dict)
+    allowance: Allowance | None = None
 
     @property
     def numbers(self) -> list[int]:
@@ -91,12 +94,22 @@ class Question:
             steps[name] for round_ in range(federation.rounds) for name in federation.sample(clients, seeds, round_ + 1)
         )
 
-    def experiment(self, label: str, method: Method, seed: int, clients: Sequence[ClientInfo]) -> Experiment:
-        """A row under one seed; a row that never aggregates takes the others' client-steps in one round of everyone."""
+    def experiment(
+        self, label: str, method: Method, seed: int, clients: Sequence[ClientInfo], steps: int | None = None
+    ) -> Experiment:
+        """A row under one seed; a row that never aggregates takes the others' client-steps in one round of everyone.
+
+        Args:
+            label: of the row.
+            method: of the row.
+            seed: of the run.
+            clients: everyone.
+            steps: of every client, where a row that never aggregates is to take others.
+        """
         federation = self.ground.federation
         if method.share == "none":
             everyone = sum(client.rows > 0 for client in clients)
-            steps = max(1, math.floor(self.client_steps(seed, clients) / everyone + 0.5))
+            steps = steps or max(1, math.floor(self.client_steps(seed, clients) / everyone + 0.5))
             given = {"batch": self.budget.batch, "accumulate": self.budget.accumulate}
             budget = method.budget.model_copy(update={"steps": steps, "epochs": None, **given})
             method, federation = _with(method, budget=budget), Federation(rounds=1)
@@ -106,9 +119,9 @@ class Question:
         name, seeds = f"{readable}-seed-{seed}", self.seeds_of(seed)
         return Experiment(name=name, method=method, federation=federation, seeds=seeds, **shared)
 
-    def trial(self, label: str, lr: float, clients: Sequence[ClientInfo]) -> Experiment:
+    def trial(self, label: str, lr: float, clients: Sequence[ClientInfo], steps: int | None = None) -> Experiment:
         """A row at one learning rate under the search's seed, scored on what every client holds back."""
-        found = self.experiment(label, with_rate(self.rows[label], lr), self.search_seed, clients)
+        found = self.experiment(label, with_rate(self.rows[label], lr), self.search_seed, clients, steps)
         evaluation = self.ground.evaluation.model_copy(update={"which": "all"})
         return found.model_copy(update={"name": f"{found.name}-lr-{lr:g}", "evaluation": evaluation})
 
@@ -122,10 +135,12 @@ def ask(
     metric: str | None = None,
     sweep: Iterable[float] = (),
     backbones: Mapping[str, Backbone] | None = None,
+    budget: str | None = None,
 ) -> Question:
     """The question, with what was left out filled in, or the reason why it has no answer.
 
-    Where the ground does not say, the last round is scored, on test rows and on what every client holds back.
+    Where the ground does not say, four rounds are scored, the last one among them, on test rows and on what every
+    client holds back; with a `budget`, such as `bytes=2e6`, every round is.
 
     Raises:
         CotuneError: E_CONFIG for a number, a metric or a reference that is none; E_CONFLICT for rows that cannot be
@@ -151,7 +166,10 @@ def ask(
             with_rate(method, lr)
     if ground.evaluation.which == "none":
         raise CotuneError(Code.CONFLICT, "nothing would be scored", where="evaluation.which", got="none")
-    usual = {"every": ground.federation.rounds, "which": "all"}
+    allowance = Allowance.read(budget) if budget else None
+    if allowance is not None:
+        _check_schedules(rows)
+    usual = {"every": 1 if allowance else math.ceil(ground.federation.rounds / 4), "which": "all"}
     left_out = {name: value for name, value in usual.items() if name not in ground.evaluation.model_fields_set}
     evaluation = Evaluation.model_validate({**dict(ground.evaluation), **left_out})
     ground = ground.model_copy(update={"evaluation": evaluation, "method": next(iter(rows.values()))})
@@ -159,7 +177,7 @@ def ask(
     for label in own:
         if label not in rows:
             raise CotuneError(Code.CONFIG, f"no row '{label}'", where="backbones", fix=nearest(label, rows))
-    return Question(rows, ground, seeds, reference, metric, grid, own)
+    return Question(rows, ground, seeds, reference, metric, grid, own, allowance)
 
 
 def with_rate(method: Method, lr: float) -> Method:
@@ -248,3 +266,13 @@ def _check_budgets(rows: Mapping[str, Method]) -> None:
                 got="; ".join(f"{n}: {expected[n]} and {v}" for n, v in budget.items() if v != expected[n]),
                 fix="give all rows the same, say --set method.budget.steps=10",
             )
+
+
+def _check_schedules(rows: Mapping[str, Method]) -> None:
+    """Refuse a learning rate that falls over rounds which a budget may leave out."""
+    for label, method in rows.items():
+        if method.budget.schedule is not Schedule.CONSTANT:
+            what = f"row '{label}' has a learning rate that falls over all rounds, and a budget may end before"
+            got = f"method.budget.schedule = {method.budget.schedule.value}"
+            fix = "make it constant, or leave the budget out"
+            raise CotuneError(Code.CONFLICT, what, where="--budget", got=got, fix=fix)

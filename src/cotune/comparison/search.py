@@ -23,6 +23,7 @@ class Search:
         seconds: of all runs together.
         uplink_bytes: of all runs together.
         downlink_bytes: of all runs together.
+        flops: of training, all runs together.
     """
 
     seed: int
@@ -32,6 +33,7 @@ class Search:
     seconds: float
     uplink_bytes: int
     downlink_bytes: int
+    flops: float
 
 
 def choose(label: str, tried: Sequence[Played], metric: str) -> Search:
@@ -61,11 +63,12 @@ def choose(label: str, tried: Sequence[Played], metric: str) -> Search:
         seconds=sum(one.total("seconds") for one in tried),
         uplink_bytes=int(sum(one.total("uplink_bytes") for one in tried)),
         downlink_bytes=int(sum(one.total("downlink_bytes") for one in tried)),
+        flops=sum(one.total("flops") for one in tried),
     )
 
 
 def _held_back(one: Played, metric: str) -> float:
     """The mean over clients on their held-back rows; NaN where training diverged or nothing is held back."""
-    whole = one.run.status == "finished" and not any(record.abandoned for record in one.records)
+    whole = one.ended and bool(one.records) and not any(record.abandoned for record in one.records)
     values = one.federated(metric) if whole else []
     return math.fsum(values) / len(values) if values else math.nan

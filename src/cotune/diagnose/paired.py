@@ -17,6 +17,7 @@ from cotune.diagnose.interval import Z
 
 Array = NDArray[np.float64]
 RESAMPLES = 2000
+EXACT = 1000  # rows up to which McNemar's test is exact
 POWER_Z = 0.8416212335729143  # the normal quantile of 80 % power
 LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity"})
 _PORTION = 2**20  # draws at once
@@ -62,6 +63,19 @@ def sign_flip(differences: ArrayLike, generator: np.random.Generator, resamples:
         signs = generator.integers(0, 2, (portion.stop - portion.start, len(shares))) * 2.0 - 1
         as_far += int((np.abs(signs @ shares) >= bound).sum())
     return (1 + as_far) / (1 + resamples)
+
+
+def mcnemar(ours: int, theirs: int) -> float:
+    """McNemar's two-sided p-value of no difference, from the rows that one model alone, or the other, has right.
+
+    min(1, 2 · P[Binomial(ours + theirs, 1/2) ≤ the smaller]), which is exact; of more than a thousand rows the normal
+    limit with its correction of 1, erfc(√((|ours − theirs| − 1)² / (2 · (ours + theirs)))). McNemar (1947),
+    Psychometrika 12, 153-157.
+    """
+    n, fewer = ours + theirs, min(ours, theirs)
+    if n <= EXACT:
+        return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / (1 << n))
+    return math.erfc(math.sqrt(max(0, abs(ours - theirs) - 1) ** 2 / (2 * n)))
 
 
 def detectable(differences: ArrayLike) -> float:

@@ -53,7 +53,7 @@ class Generator(BaseModel):
     @classmethod
     def defaults(cls) -> str:
         """The options as a reference would give them."""
-        return "&".join(f"{name}={field.default}" for name, field in cls.model_fields.items())
+        return "&".join(f"{field.alias or name}={field.default}" for name, field in cls.model_fields.items())
 
     @classmethod
     def table(cls, reference: Reference) -> Table:
@@ -67,7 +67,7 @@ class Generator(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             key = str(first["loc"][0])
-            known = ", ".join(cls.model_fields)
+            known = ", ".join(field.alias or name for name, field in cls.model_fields.items())
             what = f"no option '{key}'" if first["type"] == "extra_forbidden" else f"option '{key}': {first['msg']}"
             raise CotuneError(
                 Code.CONFIG, what, where=reference.text, got=repr(first["input"]), fix=f"options are {known}"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from cotune.task.facts import Choices
 from cotune.task.generator import Generator, pick
 from cotune.task.prose import Instructions, Prose
 
@@ -68,4 +69,4 @@ class Sentiment(Generator):
         return {**super().facts, "optimum_accuracy": 1.0 - self.noise}
 
 
-SYNTHETIC: Mapping[str, type[Generator]] = {kind.name: kind for kind in (Instructions, Prose, Sentiment)}
+SYNTHETIC: Mapping[str, type[Generator]] = {kind.name: kind for kind in (Choices, Instructions, Prose, Sentiment)}
