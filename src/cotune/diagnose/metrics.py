@@ -31,6 +31,9 @@ def global_metrics(
     for name, (above, below) in ratios.items():
         if scored.get(above) and sum(scored[below]) > 0:
             found[name] = len(scored[above]), ratio_interval(scored[above], scored[below])
+    for name in found.keys() & SHARES:  # a share of several answers a row is no proportion, and yet no more than all
+        n, (value, low, high) = found[name]
+        found[name] = n, (value, max(low, 0.0), min(high, 1.0))
     return {
         name: Metric(value=value, n=n, low=finite(low), high=finite(high), chance=chance.get(name))
         for name, (n, (value, low, high)) in found.items()
