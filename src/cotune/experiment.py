@@ -166,7 +166,8 @@ def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: Mak
     """Every round that is still to be played, each ending in a checkpoint, a record and its ledger lines."""
     watch("loading", {"backbone": experiment.backbone.ref, "folder": str(folder)})
     setup = experiment.blueprint().build(say=lambda line: watch("fetching", {"line": line}))
-    journal, checkpoints = FileJournal(folder / "journal"), Checkpoints(folder / CHECKPOINTS)
+    journal = FileJournal(folder / "journal", experiment.method.remembers)
+    checkpoints = Checkpoints(folder / CHECKPOINTS)
     records, ledger = Lines(folder / "rounds.jsonl"), Lines(folder / "ledger.jsonl")
     engine = make_engine(setup, folder / "clients")
     desk = Desk(setup, {info.id: info for info in engine.clients()}, journal, spill=folder)
