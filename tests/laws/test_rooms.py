@@ -46,6 +46,8 @@ TABLE: Mapping[str, tuple[Part, ...]] = {
         optim.SplitZO(lr=0.01),
         optim.SplitZO(lr=0.01, lr_back=0.02, directions=2, again=3, share_z2=True, direction="gaussian"),
         optim.SplitZO(lr=0.01, again=2, independent_blocks=True),
+        optim.PrivateZO(lr=0.01, limit=20.0, sigma=0.5, noise="reproducible"),
+        optim.PrivateZO(lr=0.01, limit=5.0, sigma=0.0, directions=3),
     ),
     "personalize": (
         personalize.ALA(),

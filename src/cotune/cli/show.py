@@ -10,6 +10,7 @@ from typing import Any
 
 from cotune import resolve
 from cotune.cli import toml
+from cotune.cli.claim import claim
 from cotune.cli.halves import halves
 from cotune.cli.leak import leaks
 from cotune.cli.messages import Message, Round, Traffic, ordered, spent, traffic
@@ -60,6 +61,9 @@ class View:
             blocks += [self.assumed or _rows_text(self.plan), _trained_text(self.plan)]
             blocks.append(_traffic_text(traffic(self.plan)))
         blocks += [halves(self.cuts)] if self.cuts else []
+        if self.plan and (claimed := claim(self.plan)):
+            said = claimed.lines(self.experiment.federation.rounds)
+            blocks.append("\n".join(["differential privacy", *(f"  {line}" for line in said)]))
         blocks.append("\n".join(["not protected", *(f"  {line}" for line in _unprotected(self.plan))]))
         comments = "\n\n".join(blocks).split("\n")
         return "\n".join([toml.dump(self.plain()), *(f"# {line}".rstrip() for line in comments)])
@@ -79,6 +83,8 @@ class View:
         if self.plan:
             predicted = traffic(self.plan)
             shown["trained"] = {role: dict(row) for role, row in _trained(self.plan).items()}
+            if claimed := claim(self.plan):
+                shown["privacy"] = claimed.plain(self.experiment.federation.rounds)
             shown["rounds"] = [
                 {"rounds": numbers, "messages": [_plain_message(m, n) for m, n in ordered(messages)]}
                 for numbers, messages in predicted.alike()
@@ -184,7 +190,9 @@ def _rows_text(plan: Plan) -> str:
 
 def _unprotected(plan: Plan | None) -> list[str]:
     """What no run protects, and what this one tells beside."""
-    return [*NOT_PROTECTED, *(leaks(plan) if plan else ())]
+    claimed = claim(plan) if plan else None
+    without, *others = NOT_PROTECTED
+    return [*([] if claimed and claimed.whole else [without]), *others, *(leaks(plan) if plan else ())]
 
 
 def _method_lines(experiment: Experiment) -> list[tuple[str, str]]:
