@@ -30,7 +30,7 @@ def test_quick_judges_nothing_and_counts_the_passes_that_the_methods_say() -> No
 def test_the_settings_are_those_of_the_paper_where_it_says_them() -> None:
     whole = SplitStep()
     assert (whole.short * whole.length, whole.long * whole.length) == (128, 1024)
-    assert whole._ours.layer(whole.layers) == 9
+    assert whole._ours.layer([0] * whole.layers) == 9
 
 
 def test_what_is_alive_is_theta_and_what_a_pass_makes() -> None:

@@ -14,7 +14,6 @@ from cotune.experiment import Experiment
 from cotune.optim import SplitZO
 from cotune.reproduce import paper
 from cotune.reproduce.spzo import SPZOPrompted
-from cotune.setup import cut_layer
 
 SOURCE = "fedspzo"
 FOLDER = paper.folder(SOURCE)
@@ -51,7 +50,8 @@ def test_every_data_set_is_a_key_of_a_models_file(file: str, dataset: str) -> No
 def test_the_cut_leaves_four_layers_behind(file: str) -> None:
     found = paper.shapes(load(file, "sst2"), NUMBERS)
     skeleton = found.backbone.skeleton(found.task.head, 2)
-    assert cut_layer(found.method, skeleton) == len(layers(skeleton.model)) - 4
+    assert isinstance(found.method.optimizer, SplitZO)
+    assert found.method.optimizer.cut == len(layers(skeleton.model)) - 4
     optimizer = found.method.optimizer
     assert isinstance(optimizer, SplitZO)
     assert (optimizer.directions, optimizer.back_directions) == (1, 4)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cotune.backbone.bind import bind
-from cotune.backbone.cut import Front, blocks
+from cotune.backbone.cut import Front, places
 from cotune.backbone.layers import layers
 from cotune.core.contracts import Batch
 from cotune.core.view import Budget, View
@@ -87,12 +87,13 @@ def measure(setup: Setup, batches: int = BATCHES) -> Cuts:
         return Cuts((), 0, first)
     passes = _passes(setup, {name: tensor[:1] for name, tensor in some.items()})
     found = list[Cut]()
+    known = places(model)
     for layer in range(first + 1, len(passes) - 1):
-        halves = blocks(model, layer)
         numbers, energy = {0: 0, 1: 0}, {0: 0.0, 1: 0.0}
         for entry in setup.spec:
-            numbers[halves[entry.name]] += entry.numel
-            energy[halves[entry.name]] += energies[entry.name] / seen
+            half = int(known[entry.name] >= layer)
+            numbers[half] += entry.numel
+            energy[half] += energies[entry.name] / seen
         if all(numbers.values()):
             front, back = passes[layer] - passes[first], passes[-1] - passes[layer]
             found.append(Cut(layer, numbers[0], numbers[1], front, back, energy[0], energy[1]))

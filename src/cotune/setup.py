@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from cotune.backbone import Backbone as BackboneConfig
-from cotune.backbone.cut import blocks
+from cotune.backbone.cut import ahead, blocks
 from cotune.backbone.frozen import Frozen, unchanging
-from cotune.backbone.layers import layers
 from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
@@ -46,6 +45,7 @@ class Plan:
         spec: the server's table.
         start: theta before training.
         personal: what stays with each client, before training.
+        cut: the first layer of the back half, where an optimizer cuts the model in two.
         past: round -> what the journal keeps of it, once it was predicted.
     """
 
@@ -59,6 +59,7 @@ class Plan:
     spec: Spec
     start: Theta
     personal: Personal
+    cut: int | None
     past: dict[int, Increment | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -147,7 +148,7 @@ class Setup(Plan):
 
     def layer(self, client: str) -> int | None:
         """The first layer of the back half for a client whose optimizer cuts the model in two."""
-        return cut_layer(self.method_of(client), self.backbone)
+        return self.cut if Capability.SPLIT in self.method_of(client).optimizer.needs else None
 
     def _encode(self, rows: Sequence[Row]) -> Encoded:
         return self.task.encode(rows, self.backbone.tokenizer, self.backbone.limit)
@@ -273,9 +274,10 @@ class Blueprint:
             raise CotuneError(Code.CONFLICT, what, where="evaluation.general", got=f"a {corpus.head} head", fix=fix)
         seed = self.seeds.of(Purpose.INIT, "theta")
         start, personal, spec = self.method.trainable.attach(backbone, seed, self.method.share)
-        spec = self._cut(spec, backbone)
+        cut = self._cut(spec, backbone)
+        spec = spec if cut is None else spec.halved(blocks(backbone.model, cut))
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "backbone"}
-        return given | {"corpus": corpus, "start": start, "personal": personal, "spec": spec}
+        return given | {"corpus": corpus, "start": start, "personal": personal, "spec": spec, "cut": cut}
 
     def _frozen(self, spec: Spec, backbone: Backbone) -> Frozen:
         """The layers that run once a row: none on an accelerator, or where the server adds to frozen weights."""
@@ -283,18 +285,18 @@ class Blueprint:
         changes = Capability.BASE in self.method.aggregator.gives
         return Frozen(backbone.model, unchanging(backbone.model, spec.names) if known and not changes else 0)
 
-    def _cut(self, spec: Spec, backbone: Attachable) -> Spec:
-        """The table with the half of each tensor, where an optimizer cuts the model in two."""
+    def _cut(self, spec: Spec, backbone: Attachable) -> int | None:
+        """The first layer of the back half, where an optimizer cuts the model in two."""
         methods = [self.method, *(group.method(self.method) for group in self.federation.groups)]
-        cuts = {cut_layer(method, backbone) for method in methods} - {None}
+        cuts = {cut_layer(method, backbone, spec) for method in methods} - {None}
         if len(cuts) > 1:
             got = f"layers {', '.join(str(layer) for layer in sorted(cuts, key=str))}"
             raise CotuneError(Code.CONFLICT, "groups cut the model in different places", got=got, expected="one cut")
-        return spec.halved(blocks(backbone.model, cut)) if (cut := next(iter(cuts), None)) is not None else spec
+        return next(iter(cuts), None)
 
 
-def cut_layer(method: Method, backbone: Attachable) -> int | None:
-    """The first layer of the back half, where the optimizer cuts the model in two."""
+def cut_layer(method: Method, backbone: Attachable, spec: Spec) -> int | None:
+    """The first layer of the back half, if the optimizer cuts the model in two, for a table of what trains."""
     if Capability.SPLIT not in method.optimizer.needs:
         return None
-    return method.optimizer.layer(len(layers(backbone.model)))
+    return method.optimizer.layer(ahead(backbone.model, {entry.name: entry.numel for entry in spec}))

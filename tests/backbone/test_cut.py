@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cotune.backbone import Backbone, split
 from cotune.backbone.bind import bind
-from cotune.backbone.cut import blocks
+from cotune.backbone.cut import ahead, blocks
 from cotune.core.errors import Code, CotuneError
 from cotune.core.state import digest
 from cotune.trainable import Full, LoRA, Memory
@@ -225,3 +225,14 @@ def test_models_without_one_stack_of_layers_are_refused() -> None:
         with pytest.raises(CotuneError) as caught:
             split(model, 1)
         assert caught.value.code is Code.MODEL
+
+
+def test_numbers_ahead_are_those_of_all_layers_before_and_at_last_of_everything() -> None:
+    backbone = load("llama")
+    numbers = {name: parameter.numel() for name, parameter in backbone.model.named_parameters()}
+    one, *others = ({n: s for n, s in numbers.items() if f".layers.{i}." in n} for i in range(LAYERS))
+    words = numbers["model.embed_tokens.weight"]
+    each = sum(one.values())
+    assert all(sum(layer.values()) == each for layer in others)
+    assert ahead(backbone.model, numbers) == [*(words + i * each for i in range(1, LAYERS)), sum(numbers.values())]
+    assert ahead(backbone.model, one) == [each] * LAYERS

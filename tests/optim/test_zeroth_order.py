@@ -256,9 +256,14 @@ def test_the_flops_of_a_step_are_those_of_the_halves_it_runs(arch: str) -> None:
         assert flops(lambda: part.step(here, None, objective)) == 2 * 2 * front + 4 * 2 * 3 * back
 
 
-@pytest.mark.parametrize(("cut", "layer"), [(3, 3), (0.75, 9), (0.01, 1), (0.99, 11)])
-def test_a_cut_is_a_layer_or_a_share_of_the_layers_with_one_on_each_side(cut: float, layer: int) -> None:
-    assert SplitZO(lr=0.1, cut=cut).layer(12) == layer
+@pytest.mark.parametrize(("cut", "layer"), [(3, 3), (0.75, 2), (0.4, 1), (0.01, 1), (0.82, 3), (0.99, 4)])
+def test_a_cut_is_a_layer_or_a_share_of_what_trains_with_a_layer_on_each_side(cut: float, layer: int) -> None:
+    # Of 100 trained numbers, 50 in embeddings and layer 0, 25 in layer 1, 10 in each of 2 and 3, 5 behind.
+    assert SplitZO(lr=0.1, cut=cut).layer([50, 75, 85, 95, 100]) == layer
+
+
+def test_unless_it_is_given_a_cut_has_three_quarters_of_the_layers_in_front() -> None:
+    assert [SplitZO(lr=0.1).layer([0] * layers) for layers in (2, 3, 4, 12, 24)] == [1, 2, 3, 9, 18]
 
 
 # On real models.

@@ -115,12 +115,12 @@ def split(model: nn.Module, layer: int) -> tuple[Front, Back]:
     return Front(model, layer), Back(model, layer)
 
 
-def blocks(model: nn.Module, layer: int) -> dict[str, int]:
-    """Parameter name -> 0 where the front half of a cut runs it, else 1; a tied one belongs to the front.
+def places(model: nn.Module) -> dict[str, int]:
+    """Parameter name -> the layer that runs it, from 0; −1 for what runs before them, n for what runs behind.
 
-    Layers count by their place; everything else by whether it runs before the first of them, on a row of two tokens.
+    A tied parameter belongs to whichever comes first. Layers are told by their names, everything else by whether it
+    runs before the first of them, on a row of two tokens.
     """
-    split(model, layer)
     words: Any = model.get_input_embeddings()  # type: ignore[operator]
     named, ran = named_layers(model), {id(words.weight)}
 
@@ -139,8 +139,26 @@ def blocks(model: nn.Module, layer: int) -> dict[str, int]:
     found = {}
     for name, parameter in model.named_parameters():
         place = next((i for i, (inside, _) in enumerate(named) if name.startswith(f"{inside}.")), None)
-        found[name] = int(place >= layer) if place is not None else int(id(parameter) not in ran)
+        found[name] = place if place is not None else -1 if id(parameter) in ran else len(named)
     return found
+
+
+def blocks(model: nn.Module, layer: int) -> dict[str, int]:
+    """Parameter name -> 0 where the front half of a cut runs it, else 1; a tied one belongs to the front."""
+    split(model, layer)
+    return {name: int(place >= layer) for name, place in places(model).items()}
+
+
+def ahead(model: nn.Module, numbers: Mapping[str, int]) -> list[int]:
+    """How many of some parameters' numbers come before layer 1, 2, …, and at last all of them, the head's included.
+
+    Args:
+        model: of n layers, and so n counts.
+        numbers: of each parameter, by name.
+    """
+    known, count = places(model), len(layers(model))
+    within = [sum(size for name, size in numbers.items() if known[name] < layer) for layer in range(1, count)]
+    return [*within, sum(numbers.values())]
 
 
 class _Reached(BaseException):  # not an Exception: nothing on the way out may take it for a failure

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cotune.backbone.cut import Front, Given, Halfway, blocks, first, instead
+from cotune.backbone.cut import Front, Given, Halfway, first, instead, places
 from cotune.backbone.layers import named_layers
 
 KEPT = 2**29  # bytes of all rows together; those beyond are kept for one step at a time
@@ -30,15 +30,8 @@ Count = Callable[[object, Callable[[], object]], int]  # (what costs the same, a
 
 def unchanging(model: nn.Module, changing: Collection[str]) -> int:
     """How many of the first layers come before every parameter of these names; one layer is always left."""
-    named = named_layers(model)
-    if len(named) < 2:
-        return 0
-    before = blocks(model, 1)
-    places = [len(named) - 1]
-    for name in changing:
-        layer = next((i for i, (inside, _) in enumerate(named) if name.startswith(f"{inside}.")), None)
-        places.append(layer if layer is not None else 0 if before[name] == 0 else len(named) - 1)
-    return min(places)
+    known, most = places(model), len(named_layers(model)) - 1
+    return max(0, min([most, *(known[name] for name in changing)]))
 
 
 class Frozen:

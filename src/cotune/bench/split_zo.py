@@ -19,7 +19,7 @@ from pydantic import Field
 from cotune import resolve
 from cotune.backbone import Backbone
 from cotune.backbone.bind import bind
-from cotune.backbone.cut import blocks
+from cotune.backbone.cut import ahead, blocks
 from cotune.bench.benchmark import Benchmark
 from cotune.bench.measure import Figure, compared, interleaved
 from cotune.core.contracts import Optimizer, Trainable
@@ -135,7 +135,7 @@ class SplitStep(Benchmark):
         sizes = f"layers={self.layers}&hidden={self.hidden}&heads={self.heads}&vocab={self.vocab}"
         loaded = Backbone(ref=f"random:roberta?{sizes}").load("classification", 2, self.seed)
         theta, personal, spec = trainable.attach(loaded, self.seed, "all")
-        layer = self._ours.layer(self.layers)
+        layer = self._ours.layer(ahead(loaded.model, {entry.name: entry.numel for entry in spec}))
         spec = spec.halved(blocks(loaded.model, layer))
         scope = Scope(spec.names, spec.shared, spec.shared)
         view = View(1, "1", theta, personal, {}, theta, {}, Seeds(seed=self.seed), spec, scope, rate=STILL, own=True)

@@ -192,9 +192,13 @@ class Optimizer(ClientPart):
     def step(self, view: View, state: Any, objective: Objective) -> Step:
         """One step; inputs are left as they are, but for the trained tensors of a view that says they are its own."""
 
-    def layer(self, layers: int) -> int | None:
-        """The first layer of the back half, where the model is to run in two; None where it runs as it is."""
-        del layers
+    def layer(self, ahead: Sequence[int]) -> int | None:
+        """The first layer of the back half, where the model is to run in two; None where it runs as it is.
+
+        Args:
+            ahead: how many trained numbers come before layer 1, 2, …, and at last all there are.
+        """
+        del ahead
         return None
 
     def traced(self, steps: int) -> Layout:

@@ -36,6 +36,7 @@ from cotune.optim.limited import cut_slopes
 from cotune.optim.probe import Probe
 
 FRONT, BACK = 0, 1
+IN_FRONT = 0.75  # of the layers, where nobody says
 
 
 class SplitZO(Optimizer):
@@ -46,7 +47,8 @@ class SplitZO(Optimizer):
         lr_back: of the back half; None for the same.
         directions: P₁.
         again: P_s.
-        cut: the first layer of the back half, counted from 0; or the share of the layers that are in front.
+        cut: the first layer of the back half, counted from 0; or the share of the trained numbers that is to be in
+            front, by the nearest layer; None for three quarters of the layers, since passes behind are paid for again.
         mu: a power of two, so that μ z is exact.
         direction: sign, or what a paper used.
         share_z2: both sides of a z₁ look along the same z₂, and P₂ = P₁ P_s.
@@ -61,7 +63,7 @@ class SplitZO(Optimizer):
     lr_back: Annotated[float, Field(ge=0)] | None = None
     directions: Annotated[int, Field(ge=1, le=10**5)] = 1
     again: Annotated[int, Field(ge=1, le=10**5)] = 1
-    cut: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = 0.75
+    cut: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | None = None
     mu: Annotated[float, Field(gt=0)] = 2.0**-10
     direction: Direction = Direction.SIGN
     share_z2: bool = False
@@ -73,9 +75,15 @@ class SplitZO(Optimizer):
         """P₂."""
         return self.directions * self.again * (1 if self.share_z2 else 2)
 
-    def layer(self, layers: int) -> int:
-        """The first layer of the back half of a model that has `layers`."""
-        return self.cut if isinstance(self.cut, int) else min(max(round(self.cut * layers), 1), layers - 1)
+    def layer(self, ahead: Sequence[int]) -> int:
+        """The first layer of the back half, given the trained numbers before layer 1, 2, …, and all of them."""
+        if isinstance(self.cut, int):
+            return self.cut
+        *within, total = ahead
+        if self.cut is None:
+            return min(max(round(IN_FRONT * len(ahead)), 1), len(within))
+        share = self.cut
+        return min(range(len(within)), key=lambda i: abs(within[i] - share * total)) + 1
 
     def init(self, view: View) -> None:
         """No state."""
