@@ -258,9 +258,13 @@ def test_a_client_goes_where_it_was_and_an_idle_process_takes_anybody() -> None:
 
 def test_an_interrupted_run_ends_who_is_at_work_at_once(crew: Crew, tmp_path: Path) -> None:
     mark, whole = tmp_path / "domain-2-sleep", harmed(tmp_path, {"domain-2": (2, "sleep")})
-    threading.Thread(target=send_when, args=(mark, signal.SIGINT), daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        play(whole, tmp_path / "pool", make_engine=pool(crew, 1))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests in the background ignores it
+    try:
+        threading.Thread(target=send_when, args=(mark, signal.SIGINT), daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            play(whole, tmp_path / "pool", make_engine=pool(crew, 1))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert int(mark.read_text()) not in children()
     assert Run(whole.folder(tmp_path / "pool")).status == "interrupted"
     assert play(whole, tmp_path / "pool", resume=True).theta_sha256 == theta(whole, tmp_path / "inline")
