@@ -52,7 +52,7 @@ class Server(Benchmark):
     rank: int = Field(default=8, ge=1)
     clients: int = Field(default=100, ge=1)
     drift: float = Field(default=0.5, gt=0)
-    calls: int = Field(default=20, ge=1)
+    calls: int = Field(default=100, ge=1)
     repeats: int = Field(default=7, ge=1)
     backbone: str = MINILM
     cohort: int = Field(default=10, ge=1)
