@@ -124,6 +124,13 @@ def texts(cell: Any, count: int, place: str) -> tuple[str, ...]:
     raise CotuneError(Code.DATA, "not a list of options", where=place, expected=f"{count} texts")
 
 
+def choices(cells: Mapping[str, Any], count: int, place: str) -> dict[str, Any]:
+    """The `question`, `options` and `gold` of a row that has so many `choices`; raises as `texts` and `gold` do."""
+    (question,) = words(cells, "question")
+    options, right = texts(cells.get("choices"), count, place), gold(cells.get("answer"), count, place)
+    return {"question": question, "options": options, "gold": right}
+
+
 def _content(row: Row) -> tuple[str, object]:
     said = {name: value for name, value in row.items() if name not in ("place", "label", "gold")}
     return json.dumps(said, ensure_ascii=False, sort_keys=True), row.get("label", row.get("gold", ""))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -13,7 +12,7 @@ from cotune.core.contracts import Corpus, Row
 from cotune.core.events import Say, silent
 from cotune.core.seeds import Seeds
 from cotune.task import letters
-from cotune.task.benchmark import gold, texts, words
+from cotune.task.benchmark import choices, words
 from cotune.task.divide import Identity
 from cotune.task.letters import LETTERS, Read, asked
 from cotune.task.table import Table
@@ -46,23 +45,13 @@ class Choice(letters.Choice, Tabular):
         Raises:
             CotuneError: E_LABEL for an answer that is none of the four; E_DATA for what is no list of four options.
         """
-        for column in ("question", "choices", "answer"):
-            table.cells(column, self.data)
-        rows: dict[int, Row] = {}
-        skipped: Counter[str] = Counter()
-        for number, cells in enumerate(table.rows):
-            place, (question,) = table.place(number), words(cells, "question")
-            if reason := no_text(question):
-                skipped[reason] += 1
-                continue
-            rows[number] = {
-                "question": question,
-                "options": texts(cells.get("choices"), len(LETTERS), place),
-                "gold": gold(cells.get("answer"), len(LETTERS), place),
-                "place": place,
-            }
-        parsed = self._some(rows, skipped, "a question")
-        return replace(parsed, labels={number: row["gold"] for number, row in rows.items()}, names=LETTERS)
+
+        def read(cells: Row, place: str) -> Row | str:
+            return no_text(*words(cells, "question")) or choices(cells, len(LETTERS), place)
+
+        parsed = self.useful(table, ("question", "choices", "answer"), "a question", read)
+        labels = {number: row["gold"] for number, row in parsed.rows.items()}
+        return replace(parsed, labels=labels, names=LETTERS)
 
     def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
         """The data, divided among the clients; guessing is right in one of four rows."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -70,26 +69,21 @@ class HellaSwag(Asked):
         Raises:
             CotuneError: E_LABEL for a label that is none of the four, or hidden; E_DATA for what is no row.
         """
-        for column in ("endings", "label"):
-            table.cells(column, self.data)
-        rows: dict[int, Row] = {}
-        skipped: Counter[str] = Counter()
-        for number, cells in enumerate(table.rows):
-            place = table.place(number)
+
+        def read(cells: Row, place: str) -> Row | str:
             first, second, whole = words(cells, "ctx_a", "ctx_b", "ctx")
             activity, stratum = words(cells, "activity_label", "split_type")
             if not (first or whole).strip():
-                skipped["without a context"] += 1
-                continue
-            rows[number] = {
+                return "without a context"
+            return {
                 "activity": activity,
                 "context": (first, second) if first.strip() else (whole, ""),
                 "endings": texts(cells.get("endings"), ENDINGS, place),
                 "label": gold(cells.get("label"), ENDINGS, place),
                 "stratum": stratum,
-                "place": place,
             }
-        return self._some(rows, skipped, "a context")
+
+        return self.useful(table, ("endings", "label"), "a context", read)
 
     def load(self, seeds: Seeds, say: Say = silent) -> Corpus:
         """The data, divided among the clients; guessing is right in one of four rows."""

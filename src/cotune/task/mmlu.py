@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +12,7 @@ from torch import Tensor
 from cotune.core.contracts import Batch, Corpus, Row, Split
 from cotune.core.events import Say, silent
 from cotune.core.seeds import Seeds, derive
-from cotune.task.benchmark import Benchmark, gold, texts, words
+from cotune.task.benchmark import Benchmark, choices, words
 from cotune.task.divide import held_back, subset
 from cotune.task.forms.form import first_best, tied
 from cotune.task.letters import LETTERS, Choice, Read, asked
@@ -108,25 +107,14 @@ class MMLU(Choice, Benchmark):
         Raises:
             CotuneError: E_LABEL for an answer that is none of the four; E_DATA for what is no list of four options.
         """
-        for column in ("question", "choices", "answer"):
-            table.cells(column, self.data)
-        rows: dict[int, Row] = {}
-        skipped: Counter[str] = Counter()
-        for number, cells in enumerate(table.rows):
-            place, domain = table.place(number), cells[DOMAIN]
-            question, subject = words(cells, "question", "subject")
-            if reason := no_text(question) or ("" if domain else "of a subject in no domain"):
-                skipped[reason] += 1
-                continue
-            rows[number] = {
-                "subject": subject,
-                "question": question,
-                "options": texts(cells.get("choices"), len(LETTERS), place),
-                "gold": gold(cells.get("answer"), len(LETTERS), place),
-                DOMAIN: domain,
-                "place": place,
-            }
-        return self._some(rows, skipped, "a question of a known subject")
+
+        def read(cells: Row, place: str) -> Row | str:
+            domain, (subject,) = cells[DOMAIN], words(cells, "subject")
+            if reason := no_text(*words(cells, "question")) or ("" if domain else "of a subject in no domain"):
+                return reason
+            return {"subject": subject, **choices(cells, len(LETTERS), place), DOMAIN: domain}
+
+        return self.useful(table, ("question", "choices", "answer"), "a question of a known subject", read)
 
     def divided(self, rows: Sequence[Row], seed: int) -> Split:
         """A client's rows: a share held back, then the first so many of each side, drawn by seed."""

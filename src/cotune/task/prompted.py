@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -96,27 +95,20 @@ class Prompted(Asked):
             CotuneError: E_LABEL for a label that is none of the classes, or hidden.
         """
         asks = self._asks
-        for column in asks.columns:
-            table.cells(column, self.data)
         label = next((name for name in asks.label if name in table.columns), None)
-        if asks.words and label is None:
-            table.cells(asks.label[0], self.data)
-        rows: dict[int, Row] = {}
-        skipped: Counter[str] = Counter()
-        for number, cells in enumerate(table.rows):
-            place = table.place(number)
+        needed = asks.columns if label is not None or not asks.words else (*asks.columns, asks.label[0])
+
+        def read(cells: Row, place: str) -> Row | str:
             if reason := next(filter(None, (no_text(cells.get(column)) for column in asks.columns)), ""):
-                skipped[reason] += 1
-                continue
+                return reason
             said = dict(zip(asks.columns, (text.strip() for text in words(cells, *asks.columns)), strict=True))
             if label is not None:
-                rows[number] = {**said, "label": gold(cells.get(label), len(asks.words), place), "place": place}
-            elif answers := _answers(cells.get("answers"), place):
-                rows[number] = {**said, "answers": answers, "place": place}
-            else:
-                skipped["without an answer"] += 1
-        parsed = self._some(rows, skipped, "all its texts")
-        labels = {number: row["label"] for number, row in rows.items()} if asks.words else {}
+                return {**said, "label": gold(cells.get(label), len(asks.words), place)}
+            answers = _answers(cells.get("answers"), place)
+            return {**said, "answers": answers} if answers else "without an answer"
+
+        parsed = self.useful(table, needed, "all its texts", read)
+        labels = {number: row["label"] for number, row in parsed.rows.items()} if asks.words else {}
         return replace(parsed, labels=labels, names=tuple(word.strip() for word in asks.words))
 
     def used(self, parsed: Parsed, seeds: Seeds) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -51,15 +50,7 @@ class SFT(Causal, Tabular):
         if read is None:
             known = "; ".join(" and ".join(sorted(needed)) for needed, _ in LAYOUTS)
             raise CotuneError(Code.DATA, "no columns of a prompt and a completion", where=self.data, expected=known)
-        rows: dict[int, Row] = {}
-        skipped: Counter[str] = Counter()
-        for row, cells in enumerate(table.rows):
-            found = read(cells)
-            if isinstance(found, str):
-                skipped[found] += 1
-            else:
-                rows[row] = {**found, "place": table.place(row)}
-        return self._some(rows, skipped, "something to learn")
+        return self.useful(table, (), "something to learn", lambda cells, _place: read(cells))
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, limit: int) -> Encoded:
         """Each row in at most min(limit, max_tokens) tokens; a row of which nothing is left to learn makes none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -167,12 +167,29 @@ class Tabular(Task):
                 raise CotuneError(Code.DATA, f"no value in column '{column}'", where=table.place(row), fix="fill it in")
         return [cells[row] for row in used]
 
-    def _some(self, rows: Mapping[int, Row], skipped: Counter[str], what: str) -> Parsed:
-        """Rows and what was skipped, when there is a row at all.
+    def useful(self, table: Table, columns: Iterable[str], what: str, read: Callable[[Row, str], Row | str]) -> Parsed:
+        """The rows that `read` makes of a table's cells, each with its `place`; a str says why a row has no use.
+
+        Args:
+            table: which must have these columns.
+            columns: by name.
+            what: the rows have that are of use, for the error.
+            read: given the cells of a row, and its place for errors of its own.
 
         Raises:
-            CotuneError: E_DATA when there is none, with why.
+            CotuneError: E_DATA when no row is of use, or a column is not there; what `read` raises.
         """
+        for column in columns:
+            table.cells(column, self.data)
+        rows: dict[int, Row] = {}
+        skipped: Counter[str] = Counter()
+        for number, cells in enumerate(table.rows):
+            place = table.place(number)
+            found = read(cells, place)
+            if isinstance(found, str):
+                skipped[found] += 1
+            else:
+                rows[number] = {**found, "place": place}
         if not rows:
             got = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
             raise CotuneError(Code.DATA, f"no row has {what}", where=self.data, got=got or "no rows")
@@ -184,14 +201,11 @@ class Tabular(Task):
         Raises:
             CotuneError: E_DATA when no row has one, or the column is not there.
         """
-        rows: dict[int, Row] = {}
-        skipped: Counter[str] = Counter()
-        for row, cell in enumerate(table.cells(column, self.data)):
-            if reason := no_text(cell):
-                skipped[reason] += 1
-            else:
-                rows[row] = {"text": cell, "place": table.place(row)}
-        return self._some(rows, skipped, f"a text in column '{column}'")
+
+        def read(cells: Row, _place: str) -> Row | str:
+            return no_text(cell := cells.get(column)) or {"text": cell}
+
+        return self.useful(table, (column,), f"a text in column '{column}'", read)
 
 
 def no_text(cell: object) -> str:
