@@ -16,8 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 
 from cotune import task as task_room
 from cotune.backbone import Backbone
-from cotune.checkpoint import FileJournal, pack, unpack
-from cotune.core.contracts import Engine, Task
+from cotune.checkpoint import FileJournal, pack, told, unpack
+from cotune.core.contracts import Corpus, Engine, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch, quiet
 from cotune.core.inbox import WAITING
@@ -112,6 +112,7 @@ def run(
     fresh: bool = False,
     watch: Watch = quiet,
     make_engine: MakeEngine = InlineEngine,
+    corpus: Corpus | None = None,
 ) -> Run:
     """Carry an experiment out in `out/NAME-HASH8`, and return what it left there.
 
@@ -125,6 +126,7 @@ def run(
         fresh: throw away what is there and start again.
         watch: told about every moment of the run.
         make_engine: where clients run; called with the setup and the folder for clients' own state.
+        corpus: the server's own rows, where those of the task's data are not here.
 
     Raises:
         CotuneError: E_LOCK when another process runs it, E_CKPT when checkpoints of an unfinished run are there and
@@ -147,7 +149,7 @@ def run(
                 )
         _write_status(folder, "running")
         try:
-            _rounds(experiment, folder, watch, make_engine)
+            _rounds(experiment, folder, watch, make_engine, corpus)
         except CotuneError as error:
             _write_status(folder, "failed", error.code.value, str(error))
             raise
@@ -162,14 +164,15 @@ def run(
         return Run(folder)
 
 
-def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: MakeEngine) -> None:
+def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: MakeEngine, corpus: Corpus | None) -> None:
     """Every round that is still to be played, each ending in a checkpoint, a record and its ledger lines."""
     watch("loading", {"backbone": experiment.backbone.ref, "folder": str(folder)})
-    setup = experiment.blueprint().build(say=lambda line: watch("fetching", {"line": line}))
+    setup = experiment.blueprint().build(lambda line: watch("fetching", {"line": line}), corpus)
     journal = FileJournal(folder / "journal", experiment.method.remembers)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
     records, ledger = Lines(folder / "rounds.jsonl"), Lines(folder / "ledger.jsonl")
     engine = make_engine(setup, folder / "clients")
+    setup = setup.told(engine.clients())
     desk = Desk(setup, {info.id: info for info in engine.clients()}, journal, spill=folder)
     facts = {"data": setup.corpus.facts.get("manifest"), "backbone": setup.backbone.digest}
     write_json(folder / "experiment.json", _about(experiment, setup))
@@ -181,7 +184,7 @@ def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: Mak
         records.append([about["record"]])
         ledger.append(about["ledger"])
         if about["scores"]:
-            write_json(folder / "scores" / f"round-{about['round']:05d}.json", about["scores"])
+            write_json(folder / "scores" / f"round-{about['record']['round']:05d}.json", about["scores"])
 
     state = desk.opening()
     found = checkpoints.latest(watch)
@@ -206,7 +209,7 @@ def _rounds(experiment: Experiment, folder: Path, watch: Watch, make_engine: Mak
             played = replace(played, record=played.record.model_copy(update={"peak_bytes": peak.bytes}))
             files = pack(played, facts)
             checkpoints.write(played.state.round, files, watch)
-            record(json.loads(files["state.json"]))
+            record(told(played))
             state = played.state
             watch("recorded", {"record": played.record})
             if state.abandoned >= experiment.federation.patience:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 from cotune.backbone import Backbone as BackboneConfig
 from cotune.backbone.cut import ahead, blocks
 from cotune.backbone.frozen import Frozen, unchanging
-from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Task
+from cotune.core.contracts import Attachable, Backbone, ClientInfo, Corpus, Encoded, Row, Split, Task
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.core.journal import Increment
@@ -25,7 +25,29 @@ from cotune.method import Method
 from cotune.task.general import General, general
 from cotune.wire import BYTES_A_REPLY, payload
 
+_NOT_OF_CLIENTS = ("data", "files", "skipped", "test", "test_manifest", "splits")  # facts that hold wherever rows are
 PUBLIC, WINDOW = 64, 256  # windows of public text that a start may depend on, and their tokens at most
+
+
+class Elsewhere(Sequence[Row]):
+    """Rows that another machine has: how many, and nothing else."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Elsewhere: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Elsewhere:
+        if isinstance(index, slice):
+            return Elsewhere(len(range(*index.indices(self._count))))
+        raise CotuneError(Code.DATA, "the rows of this client are elsewhere", got=f"row {index}")
 
 
 @dataclass(frozen=True)
@@ -146,6 +168,21 @@ class Setup(Plan):
             self._known[client] = self._encode(rows.train), self._encode(rows.held[:most]).first(most)
         return self._known[client]
 
+    def told(self, clients: Sequence[ClientInfo]) -> Setup:
+        """The same with the clients that an engine tells of: of those that are not here, no more than how many rows."""
+        if list(clients) == self.clients:
+            return self
+        own = self.corpus.clients
+        known = {info.id: own.get(info.id, Split(Elsewhere(info.rows), Elsewhere(info.held))) for info in clients}
+        sizes = {info.id: {"train": info.rows, "held": info.held} for info in clients}
+        kept = {name: value for name, value in self.corpus.facts.items() if name in _NOT_OF_CLIENTS}
+        corpus = replace(self.corpus, clients=known, facts={**kept, "sizes": sizes})
+        setup = replace(self, corpus=corpus)
+        for info in clients:
+            there = Encoded(Elsewhere(info.rows)), Encoded(Elsewhere(info.held))
+            setup._known[info.id] = self.encoded(info.id) if info.id in own else there
+        return setup
+
     def layer(self, client: str) -> int | None:
         """The first layer of the back half for a client whose optimizer cuts the model in two."""
         return self.cut if Capability.SPLIT in self.method_of(client).optimizer.needs else None
@@ -180,12 +217,12 @@ class Setup(Plan):
         return len(self.test.examples)
 
     @property
-    def cells(self) -> list[str]:
-        """The stratum of each test example; none where a task does not say which row is behind an example."""
+    def cells(self) -> list[tuple[str, ...]]:
+        """The strata of each test example; none where a task does not say which row is behind an example."""
         rows, sources = self.corpus.test, self.test.sources
         if sources is None:
             sources = range(len(self.test.examples)) if self.task.rowwise else ()
-        return [self.task.cell(rows[source]) for source in sources]
+        return [self.corpus.cells(source, self.task.cell(rows[source])) for source in sources]
 
     def train_rows(self, client: str) -> int:
         """How many examples a client trains on."""
@@ -223,13 +260,17 @@ class Blueprint:
     seeds: Seeds
     backbone: BackboneConfig
 
-    def build(self, say: Say = silent) -> Setup:
+    def build(self, say: Say = silent, corpus: Corpus | None = None) -> Setup:
         """Load, divide, attach, encode; `say` is told before a download.
+
+        Args:
+            say: is told one line at a time.
+            corpus: rows that are not those of the task's own data: a site's, or a server's.
 
         Raises:
             CotuneError: what loading a backbone or data raises; E_CONFLICT when a part needs what the backbone lacks.
         """
-        setup = self._started(self.equip(self.task.load(self.seeds, say), say), say)
+        setup = self._started(self.equip(corpus or self.task.load(self.seeds, say), say), say)
         data, rows = self.evaluation.general, self.evaluation.general_rows
         if data is None or not setup.one_model:
             return setup

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Mapping
@@ -13,8 +12,9 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from queue import SimpleQueue
 
-from cotune.core.errors import Code, CotuneError, rebuilt
-from cotune.engine.worker import SETUP, STEP, serve
+from cotune.core.errors import Code, CotuneError
+from cotune.engine.worker import serve
+from cotune.link import SETUP, Roster, hear, question
 from cotune.setup import Blueprint
 
 
@@ -79,7 +79,7 @@ class Worker:
     def ask(self, client: str, message: bytes) -> None:
         """Begin with a client's step; its reply will come, or an error."""
         self.busy, self.job = True, client
-        self._asked.put((STEP, client.encode("utf-8", "surrogatepass"), message))
+        self._asked.put(question(client, message, Roster()))
 
     def kill(self) -> None:
         """Begin to end."""
@@ -107,9 +107,9 @@ class Worker:
 
 
 def _hear(link: Connection) -> Heard:
-    said = json.loads(link.recv_bytes())
-    if "code" in said:
-        return rebuilt(Code(said["code"]), said["text"])
+    said = hear(link)
+    if isinstance(said, CotuneError):
+        return said
     return Ready(said["facts"]) if "facts" in said else link.recv_bytes()
 
 

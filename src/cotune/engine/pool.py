@@ -20,7 +20,7 @@ from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.engine.capacity import Room, capacity, device_of
 from cotune.engine.crew import Crew, Events, Gone, Heard, Ready, Worker, end_all, packed
-from cotune.engine.worker import facts
+from cotune.engine.seat import differing, facts
 from cotune.setup import Blueprint, Setup
 
 Answer = tuple[str, bytes | CotuneError]
@@ -194,11 +194,8 @@ class PoolEngine:
             case Gone():
                 return self._lost(place, worker, client)
             case Ready(found):
-                differing = sorted(name for name, value in self._facts.items() if found.get(name) != value)
-                if differing:
-                    code = Code.DATA if "data" in differing else Code.MODEL
-                    what = "a worker has loaded something else than the server"
-                    raise CotuneError(code, what, got=", ".join(differing), fix="leave the files as they are")
+                if wrong := differing(self._facts, found, "a worker"):
+                    raise wrong
                 worker.ready = True
                 return None
             case CotuneError() if client is None:
