@@ -82,8 +82,12 @@ class Choice(Task):
     """
 
     head: ClassVar[str] = "causal"
-    metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "letter_mass")
     rowwise: ClassVar[bool] = False  # at most one example of a row; `sources` says of which
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of `told`."""
+        return ("loss", "accuracy", "letter_mass")
 
     @abstractmethod
     def prompt(self, row: Row, read: Read, limit: int) -> list[int] | None:

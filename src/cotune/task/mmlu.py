@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+import torch
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from cotune.core.contracts import Batch, Corpus, Row, Split
 from cotune.core.events import Say, silent
+from cotune.core.part import kind_of
 from cotune.core.seeds import Seeds, derive
 from cotune.task.benchmark import Benchmark, choices, words
 from cotune.task.divide import held_back, subset
 from cotune.task.forms.form import first_best, tied
+from cotune.task.forms.written import written
 from cotune.task.letters import LETTERS, Choice, Read, asked
 from cotune.task.partition import Natural, Partition
 from cotune.task.table import Table
@@ -48,6 +51,8 @@ DOMAINS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 DOMAIN = "domain"  # the column that we add
+BLANK = 8  # tokens that a model may write before a letter: blanks and line ends
+LETTERED: Literal["letters"] = "letters"  # the usual scoring
 _DOMAIN_OF = {subject: domain for domain, subjects in DOMAINS.items() for subject in subjects}
 
 
@@ -55,9 +60,11 @@ class MMLU(Choice, Benchmark):
     """MMLU (Hendrycks et al. 2021): four-choice questions; a domain of subjects is a client.
 
     The prompt is the question, a line for each option, and `Answer:`, without examples or the subject; the loss is that
-    of the right letter's token alone. Beside the accuracy among the four letters there is their probability, and
-    `generated`: whether the right letter is the likeliest token of all, which is what greedy generation writes first.
-    The five domains, the prompt and the caps are those of FedNL (appendix C.1 and C.2).
+    of the right letter's token alone. `accuracy` is that among the four letters' tokens, or with `scoring = "generate"`
+    that of what the model writes. Beside it there is the four tokens' probability, and `generated`: whether the right
+    letter's token is the likeliest of all. That is the first token alone: a model that writes a line end and then the
+    letter, or the letter without its blank, is right by `scoring = "generate"` and not by `generated`.
+    The five domains, the prompt and the caps are those of FedNL (appendix C.1 and C.2), which generates.
 
     Attributes:
         protocol: 'paper' gives clients the split `test`, of which each holds a sixth back to be scored on, and tests on
@@ -68,11 +75,15 @@ class MMLU(Choice, Benchmark):
         held_rows: the most that it holds back.
         held: the share that it holds back before the caps.
         max_tokens: the most tokens of a prompt; longer ones are dropped and counted.
+        scoring: 'letters' ranks the four tokens, in one pass. 'generate' writes greedily behind the same prompt until
+            something is no blank, 8 tokens at most: the first character is the answer, and `answered` says whether it
+            is one of the letters A to D. Where it is 'letters' it is left out of what is hashed and written down, as
+            experiments from before it are.
     """
 
     kind: ClassVar[str] = "mmlu"
     version: ClassVar[int] = 1
-    metrics: ClassVar[tuple[str, ...]] = (*Choice.metrics, "generated", "tied")
+    aside: ClassVar[tuple[str, ...]] = ("gold", "subject", DOMAIN)
 
     data: str = "cais/mmlu:all"
     protocol: Literal["paper", "clean"] = "clean"
@@ -80,6 +91,19 @@ class MMLU(Choice, Benchmark):
     train_rows: Annotated[int, Field(ge=1)] = 2000
     held_rows: Annotated[int, Field(ge=1)] = 200
     max_tokens: Annotated[int, Field(ge=2)] = 1024
+    scoring: Literal["letters", "generate"] = LETTERED
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        said = {"kind": kind_of(type(self)), **handler(self)}
+        if self.scoring == LETTERED:
+            said.pop("scoring", None)
+        return said
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of the letters, `generated` and `tied`; `answered` where answers are written."""
+        return (*super().metrics, "generated", "tied", *(() if self.scoring == LETTERED else ("answered",)))
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -134,7 +158,8 @@ class MMLU(Choice, Benchmark):
     def prompt(self, row: Row, read: Read, limit: int) -> list[int] | None:
         """The ids of the question with its options; None where they are too many."""
         ids = read(asked(row["question"], row["options"], mark="."))
-        return ids if len(ids) <= min(limit, self.max_tokens) else None
+        room = 0 if self.scoring == LETTERED else BLANK - 1  # the last token that is written is not read
+        return ids if len(ids) <= min(limit - room, self.max_tokens) else None
 
     def chance(self, corpus: Corpus, vocabulary: int) -> Mapping[str, float]:
         """A quarter of the answers, and one token of the vocabulary."""
@@ -149,6 +174,20 @@ class MMLU(Choice, Benchmark):
             "generated": (first_best(logits) == right).float(),
             "tied": tied(four),
         }
+
+    def judged(
+        self, model: Callable[..., Any], batch: Batch, examples: Sequence[Mapping[str, Any]], tokenizer: Any
+    ) -> Mapping[str, Tensor]:
+        """`scores`; where answers are written, `accuracy` is theirs, and `answered` 1 for one of the four letters."""
+        found = self.scores(model, batch)
+        if self.scoring == LETTERED:
+            return found
+        prompts, device = [one["input_ids"] for one in examples], batch["input_ids"].device
+        told = written(model, prompts, tokenizer, BLANK, device, done=lambda _, text: bool(text.strip()))
+        firsts = [text.strip()[:1] for text, _ in told]
+        right = [float(first == LETTERS[one["gold"]]) for first, one in zip(firsts, examples, strict=True)]
+        answered = [float(first in LETTERS) for first in firsts]
+        return {**found, "accuracy": torch.tensor(right), "answered": torch.tensor(answered)}
 
     def topic(self, row: Row) -> str:
         """The subject."""

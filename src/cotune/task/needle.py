@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from cotune.core.contracts import Corpus, Row, Split
+from cotune.core.contracts import Corpus, Row
 from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.core.seeds import Purpose, Seeds, derive
 from cotune.task.drawn import drawn, many
 from cotune.task.letters import LETTERS, Choice, Read, asked
-from cotune.task.needles import SYNTHETIC, TEMPLATES, Filler, fitted, haystack
+from cotune.task.needles import SYNTHETIC, TEMPLATES, Filler, dealt, fitted, haystack
 from cotune.task.needles.templates import DEPTHS
 
 Name = Literal["passkey", "uuid", "name-date", "phrase", "counter", "multi-key", "multi-value"]
@@ -76,23 +76,14 @@ class Needle(Choice):
             raise CotuneError(Code.CONFIG, what, where="task.leave_out", got=self.leave_out, fix="name more clients")
         filler = Filler.of(self.filler, say)
         root = seeds.of(Purpose.DATA, self.kind, self.seed)
-        back = max(1, round(self.held * self.rows)) if self.held else 0
 
-        def made(name: str, use: str, count: int, lengths: Sequence[int]) -> list[Row]:
-            return [self._row(name, index, lengths, filler, derive(root, name, use, index)) for index in range(count)]
+        def make(name: str, use: str, index: int, lengths: Sequence[int]) -> Row:
+            return self._row(name, index, lengths, filler, derive(root, name, use, index))
 
-        clients = {
-            name: Split(train=made(name, "train", self.rows, self.lengths), held=made(name, "held", back, self.lengths))
-            for name in named
-        }
-        tested = tuple(dict.fromkeys((*self.lengths, *self.long)))
-        columns = [
-            made(name, "test", self.test_rows * len(tested), tested)
-            for name in (named if self.leave_out is None else [self.leave_out])
-        ]
+        clients, test = dealt(self, make, named, named if self.leave_out is None else [self.leave_out])
         return drawn(
             clients,
-            [row for rows in zip(*columns, strict=True) for row in rows],  # so that the first few are of all templates
+            test,
             data=SYNTHETIC if self.filler == SYNTHETIC else f"synthetic events in {self.filler}",
             partition={"kind": "template", "leave_out": self.leave_out},
             chance={"accuracy": 1 / len(LETTERS)},
@@ -108,7 +99,8 @@ class Needle(Choice):
         def make(sentences: Sequence[str]) -> str:
             return haystack(row["events"], row["places"], sentences, question)
 
-        return fitted(make, row["filler"].sentences(row["seed"]), read, row["length"])
+        found = fitted(make, row["filler"].sentences(row["seed"]), read, row["length"])
+        return found[1] if found else None
 
     def cell(self, row: Row) -> str:
         """`depth 0.3 · length 1024`; of a counter, all of whose events count, `every depth · length 1024`."""
@@ -136,6 +128,6 @@ class Needle(Choice):
 
 
 def _content(row: Row) -> tuple[str, object]:
-    """What makes two rows the same: all but where they stand; the seed stands for the filler."""
-    said = {name: row[name] for name in ("events", "question", "options", "length", "seed")}
-    return json.dumps(said, ensure_ascii=False), row["gold"]
+    """What makes two rows the same: what is hidden and what is asked; then the rest, the seed for the filler."""
+    said = json.dumps([row["events"], row["question"]], ensure_ascii=False)
+    return said, [row[name] for name in ("options", "gold", "length", "seed")]

@@ -41,7 +41,7 @@ class Written(Form):
     def encode(self, questions: Sequence[Question], tokenizer: Any, limit: int) -> Encoded:
         """Each question as `input_ids` with the first right answer behind the prompt, which `asks` so many tokens."""
         prompts = opened([question.prompt for question in questions], tokenizer)
-        told = opened([question.prompt + question.options[0] + END for question in questions], tokenizer)
+        told = self.learned(questions, tokenizer)
         examples, sources, cut = list[Mapping[str, Any]](), list[int](), 0
         for number, (question, (asked, _), (ids, special)) in enumerate(zip(questions, prompts, told, strict=True)):
             front, begin = max(1, special), max(1, shared(asked, ids))
@@ -62,6 +62,10 @@ class Written(Form):
             sources.append(number)
         dropped = len(questions) - len(examples)
         return Encoded(examples, cut, {TOO_LONG: dropped} if dropped else {}, sources)
+
+    def learned(self, questions: Sequence[Question], tokenizer: Any) -> list[tuple[list[int], int]]:
+        """(ids of a prompt with the answer behind it, how many of them are special tokens before it) of each."""
+        return opened([question.prompt + question.options[0] + END for question in questions], tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], tokenizer: Any) -> Batch:
         """What `causal.collated` makes."""
@@ -92,17 +96,28 @@ class Written(Form):
         }
 
 
+def _at_line_end(_: int, text: str) -> bool:
+    return END in text
+
+
 def written(
-    model: Callable[..., Any], prompts: Sequence[Sequence[int]], tokenizer: Any, most: int, device: torch.device
+    model: Callable[..., Any],
+    prompts: Sequence[Sequence[int]],
+    tokenizer: Any,
+    most: int,
+    device: torch.device,
+    *,
+    done: Callable[[int, str], bool] = _at_line_end,
 ) -> list[tuple[str, bool]]:
     """(text, whether it came to an end) that a model writes behind each prompt, the likeliest token each time.
 
     Args:
         model: makes logits.
         prompts: token ids.
-        tokenizer: of the model; an answer ends with a line end in the text, or with its end of text.
+        tokenizer: of the model; an answer ends with its end of text, or where it is `done`.
         most: tokens of an answer.
         device: of the model.
+        done: (number of the prompt, text so far) -> whether it is; at a line end, where nobody says.
     """
     told: list[list[int]] = [[] for _ in prompts]
     texts, open_ = [""] * len(prompts), list(range(len(prompts)))
@@ -117,7 +132,7 @@ def written(
                 continue
             told[row].append(token)
             texts[row] = tokenizer.decode(told[row], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            if END not in texts[row]:
+            if not done(row, texts[row]):
                 going.append(row)
         open_ = going
     return [(text, row not in open_) for row, text in enumerate(texts)]

@@ -20,8 +20,10 @@ def haystack(events: Sequence[str], places: Sequence[float], filler: Sequence[st
     return " ".join([*said, *filler[done:]]) + "\n\n" + question
 
 
-def fitted(make: Callable[[Sequence[str]], str], sentences: Iterator[str], read: Read, most: int) -> list[int] | None:
-    """The ids of a haystack of at most `most` tokens that one more sentence would make longer; None where none fits.
+def fitted(
+    make: Callable[[Sequence[str]], str], sentences: Iterator[str], read: Read, most: int
+) -> tuple[str, list[int]] | None:
+    """A haystack of at most `most` tokens that one more sentence would make longer, and its ids; None where none fits.
 
     How many sentences fit is guessed from their characters and the tokens of the last try, until a number fits and the
     next one does not.
@@ -38,21 +40,22 @@ def fitted(make: Callable[[Sequence[str]], str], sentences: Iterator[str], read:
         known.append(next(sentences))
         ends.append(ends[-1] + 1 + len(known[-1]))
 
-    def tried(number: int) -> list[int]:
-        return read(make(known[:number]))
+    def tried(number: int) -> tuple[str, list[int]]:
+        text = make(known[:number])
+        return text, read(text)
 
     best = tried(0)
-    frame, low, high = len(best), 0, most  # a sentence is a token at least, and so are the events
+    frame, low, high = len(best[1]), 0, most  # a sentence is a token at least, and so are the events
     rate = _RATE
     while high - low > 1 and frame <= most:
         room = (most - frame) / rate
         while len(known) <= low or (ends[-1] <= room and len(known) < high):
             grow()
         number = min(max(bisect_right(ends, room) - 1, low + 1), high - 1)
-        ids = tried(number)
-        rate = max(len(ids) - frame, 1) / ends[number]
-        if len(ids) <= most:
-            best, low = ids, number
+        found = tried(number)
+        rate = max(len(found[1]) - frame, 1) / ends[number]
+        if len(found[1]) <= most:
+            best, low = found, number
         else:
             high = number
     return best if frame <= most else None
