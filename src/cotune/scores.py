@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cotune import forecast, wire
+from cotune import wire
 from cotune.core.contracts import Engine
 from cotune.core.events import Watch
 from cotune.core.message import Envelope, Kind
@@ -55,7 +55,7 @@ def evaluate(desk: Desk, state: State, engine: Engine, fold: Fold, watch: Watch)
     exchange = Exchange(desk, state, Kind.EVALUATE, asked, watch)
 
     def take(client: str, reply: bytes) -> None:
-        envelope = wire.decode(reply, forecast.reply(setup, client, state.round, Kind.EVALUATE))
+        envelope = wire.decode(reply, state.limits(setup, client, Kind.EVALUATE))
         check(envelope, exchange.sent[client], Kind.REPORT)
         reports[client] = envelope
 

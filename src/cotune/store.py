@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, lines: list[Any]) -> None:
+    def append(self, lines: Iterable[Any]) -> None:
         """Add lines, and sync them.
 
         Raises:
@@ -346,6 +346,7 @@ class Run:
     def table(self, *names: str) -> Table:
         """One row a round: `round`, then the named metrics, diagnostics or fields of the record.
 
+        `accuracy/tail` is a metric over the test rows of one stratum, where there are strata.
         `drop` is the mean over the round's clients, `worst_client` the lowest accuracy among them; of language models,
         both are of perplexity, and the worst is the highest.
 
@@ -364,6 +365,7 @@ def _columns(record: RoundRecord) -> dict[str, Any]:
     simple = {name: value for name, value in record if isinstance(value, int | float | str | None)}
     columns: dict[str, Any] = {**simple, **record.diagnostics}
     columns |= {name: metric.value for name, metric in record.global_metrics.items()}
+    columns |= {f"{name}/{cell}": one.value for name, cells in record.cells.items() for cell, one in cells.items()}
     clients = record.client_metrics.values()
     name, worst = ("perplexity", max) if any("perplexity" in metrics for metrics in clients) else ("accuracy", min)
     drops = [metrics[name].drop for metrics in clients if name in metrics]

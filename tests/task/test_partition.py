@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from cotune.core.errors import Code, CotuneError
 from cotune.core.part import resolve
 from cotune.task.column import client_names
-from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition, Sizes, dirichlet, iid, natural, sizes
+from cotune.task.partition import Dirichlet, Iid, Natural, Partition, Sizes, dirichlet, iid, natural, sizes
+from cotune.task.partitions import PARTITIONS, Classes, FewShot, LongTail, Quantity
 
 ALPHAS = (1e-8, 1e-3, 0.1, 1.0, 1e4)
 
@@ -105,14 +106,25 @@ def test_the_order_of_rows_leaves_the_label_counts_of_every_client_alone(labels:
 
 def test_a_seed_means_the_same_in_another_process() -> None:
     labels = ["pos", "neg", "other"] * 20
-    program = (
-        "import json; from cotune.task.partition import dirichlet, natural; labels = ['pos', 'neg', 'other'] * 20; "
-        "print(json.dumps([dirichlet(labels, 4, 0.1, 5), natural(labels, 2, 5)]))"
+    kinds = (
+        Classes(clients=5, classes=2),
+        FewShot(clients=4, shots=2),
+        LongTail(clients=4),
+        Quantity(clients=4, alpha=1),
     )
+    tables = [part.model_dump(mode="json") for part in kinds]
+    program = (
+        "import json; from cotune.core.part import resolve; from cotune.task.partition import dirichlet, natural; "
+        "from cotune.task.partitions import PARTITIONS; labels = ['pos', 'neg', 'other'] * 20; "
+        f"parts = [resolve('partition', PARTITIONS, table) for table in {tables!r}]; "
+        "print(json.dumps([dirichlet(labels, 4, 0.1, 5), natural(labels, 2, 5), "
+        "*([*part.split([{}] * 60, labels, 5).values()] for part in parts)]))"
+    )
+    ours = [[*part.split([{}] * 60, labels, 5).values()] for part in kinds]
     for hash_seed in ("0", "1"):
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         out = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-        assert json.loads(out.stdout) == [dirichlet(labels, 4, 0.1, 5), natural(labels, 2, 5)]
+        assert json.loads(out.stdout) == [dirichlet(labels, 4, 0.1, 5), natural(labels, 2, 5), *ours]
 
 
 def test_another_seed_divides_otherwise() -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 # Metrics that are shares of rows; differences between them are in percentage points.
 SHARES = frozenset({"accuracy", "among", "exact", "f1"})
+HEAD, TAIL = "head", "tail"  # strata of test rows: of classes that all clients have, and of those that few have
 FEW = 0.1  # of the probability of all tokens: with less in the letters, the best of them is nobody's answer
 
 

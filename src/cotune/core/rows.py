@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,12 @@ from torch import Tensor
 
 Row = Mapping[str, Any]
 Batch = dict[str, Tensor]
+Identity = Callable[[Row], tuple[str, object]]
+
+
+def text_and_label(row: Row) -> tuple[str, object]:
+    """The text of a row, and its label where it has one."""
+    return row["text"], row.get("label", "")
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Corpus:
         labels: class names, in the order of their numbers; empty where there are none.
         chance: metric -> what guessing scores.
         facts: counts worth reporting: rows read, skipped by reason, per-client label counts.
+        strata: what the division says of each test row, '' for nothing; empty where it says nothing of any.
+        identity: what makes two rows the same, and what else their hashes cover.
     """
 
     clients: Mapping[str, Split]
@@ -39,6 +47,12 @@ class Corpus:
     labels: tuple[str, ...]
     chance: Mapping[str, float]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    strata: Sequence[str] = ()
+    identity: Identity = field(default=text_and_label, compare=False, repr=False)
+
+    def cells(self, number: int, cell: str) -> tuple[str, ...]:
+        """The strata of a test row: `cell`, which the task says, and the one that the division says; both or none."""
+        return tuple(stratum for stratum in (cell, self.strata[number] if self.strata else "") if stratum)
 
     @property
     def classes(self) -> tuple[str, ...]:

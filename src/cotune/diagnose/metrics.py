@@ -41,18 +41,18 @@ def global_metrics(
 
 
 def cell_metrics(
-    scored: Mapping[str, Sequence[float]], cells: Sequence[str], chance: Mapping[str, float]
+    scored: Mapping[str, Sequence[float]], cells: Sequence[Sequence[str]], chance: Mapping[str, float]
 ) -> dict[str, dict[str, Metric]]:
     """Share -> stratum -> its mean over the rows there, with a 95 % interval; strata as they first appear.
 
     Args:
         scored: metric -> one number a row.
-        cells: the stratum of each row; '' for none.
+        cells: the strata of each row, any number.
         chance: metric -> what guessing scores.
     """
     rows: dict[str, list[int]] = {}
-    for row, cell in enumerate(cells):
-        if cell:
+    for row, of in enumerate(cells):
+        for cell in of:
             rows.setdefault(cell, []).append(row)
     shares = {name: values for name, values in scored.items() if name in SHARES and values}
     found: dict[str, dict[str, Metric]] = {name: {} for name in shares if rows}

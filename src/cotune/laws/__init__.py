@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cotune.core.contracts import Aggregator, Downlink, Optimizer, Penalty, Personalize, Trainable, Uplink
 from cotune.core.part import Part
-from cotune.laws import aggregators, every, optimizers, penalties, personalizers, trainables, wire
+from cotune.laws import aggregators, every, optimizers, partitions, penalties, personalizers, trainables, wire
 from cotune.laws.toy import ListJournal
+from cotune.task.partition import Partition
 
 __all__ = ["LAWS", "Law", "ListJournal", "check_part", "laws_of", "sentence"]
 
@@ -26,6 +27,7 @@ LAWS: Mapping[type[Part], Sequence[Law]] = {
     Downlink: wire.DOWNLINK_LAWS,
     Aggregator: aggregators.LAWS,
     Trainable: trainables.LAWS,
+    Partition: partitions.LAWS,
 }
 
 

@@ -26,8 +26,19 @@ _HALF = "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18Zm0 2v14a7 7 0 0 1 0-14Z"
 def document(runs: Sequence[Shown]) -> str:
     """The whole file: the same for the same run folders."""
     pages = [page for make in PAGES if (page := make(runs)) is not None]
+    return file(_title(runs), _under(runs), pages, "the files of the run folders")
+
+
+def file(title: str, under: Html, pages: Sequence[Page], source: str) -> str:
+    """Pages as one file that loads nothing.
+
+    Args:
+        title: of the file.
+        under: what stands below it.
+        pages: in the order of their tabs.
+        source: what they were made from, in words.
+    """
     scripts = [get_plotlyjs(), _asset("report.js")]
-    title = _title(runs)
     head = joined(
         [
             tag("meta", charset="utf-8"),
@@ -39,7 +50,7 @@ def document(runs: Sequence[Shown]) -> str:
     )
     data = tag("script", Html(embedded(_data(pages))), type="application/json", id="cotune-data")
     code = [tag("script", Html(script)) for script in scripts]
-    body = joined([_top(runs, title), _tabs(pages), _main(pages), _foot(), data, *code])
+    body = joined([_top(title, under), _tabs(pages), _main(pages), _foot(source), data, *code])
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
 
 
@@ -114,11 +125,15 @@ def _title(runs: Sequence[Shown]) -> str:
     return f"{place}: {len(runs)} runs" if place else f"{len(runs)} runs"
 
 
-def _top(runs: Sequence[Shown], title: str) -> Html:
-    icon = tag("svg", tag("path", d=_HALF, fill="currentColor"), viewBox="0 0 24 24", aria_hidden="true")
+def _under(runs: Sequence[Shown]) -> Html:
+    """The folder of one run; of several, the first of their names."""
     names = [tag("li", dot(run), run.label) for run in runs[:LISTED]]
     more = tag("li", f"and {len(runs) - LISTED} more") if len(runs) > LISTED else None
-    under = tag("p", runs[0].folder.name) if len(runs) == 1 else tag("ul", *names, more, aria_label="Runs")
+    return tag("p", runs[0].folder.name) if len(runs) == 1 else tag("ul", *names, more, aria_label="Runs")
+
+
+def _top(title: str, under: Html) -> Html:
+    icon = tag("svg", tag("path", d=_HALF, fill="currentColor"), viewBox="0 0 24 24", aria_hidden="true")
     return tag(
         "header",
         tag("p", tag("b", "cotune"), " report", class_="brand"),
@@ -162,8 +177,8 @@ def _main(pages: Sequence[Page]) -> Html:
     return tag("main", tag("noscript", silent), *panels)
 
 
-def _foot() -> Html:
-    said = f"Written by cotune {metadata.version('cotune')} from the files of the run folders; this page loads nothing."
+def _foot(source: str) -> Html:
+    said = f"Written by cotune {metadata.version('cotune')} from {source}; this page loads nothing."
     return tag("footer", escape(said))
 
 

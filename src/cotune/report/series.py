@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from cotune.core.record import SHARES, ClientMetric, Metric, RoundRecord
+from cotune.core.record import HEAD, SHARES, TAIL, ClientMetric, Metric, RoundRecord
 from cotune.report.html import number, titled
 from cotune.report.plot import Choice, Columns, Json, Option
 from cotune.report.shown import Shown, counted
@@ -15,6 +15,7 @@ from cotune.report.shown import Shown, counted
 # Words in the names of metrics of which less is better; of any other, more is.
 _LESS = ("loss", "perplexity", "cross_entropy", "nll", "error", "forgetting", "bits", "tied", "cut_short")
 DROP, WORST = "drop in {}", "worst client's {}"
+APART = {f"{{}} of the {stratum}": stratum for stratum in (HEAD, TAIL)}  # rows of common and of rare classes
 GATE = "gate/"  # what a memory trainable tells of each layer; drawn on a page of its own
 FLOOR = "_floor"  # ends the name of a level that another number is read against; drawn beside it
 
@@ -36,6 +37,17 @@ def global_metrics(runs: Iterable[Shown]) -> list[str]:
     return sorted(found, key=lambda name: not found[name])
 
 
+def tested(record: RoundRecord) -> dict[str, Metric]:
+    """Name -> what the test rows say: each metric over all of them, and its share of the head and of the tail alone."""
+    apart = {
+        form.format(name): cells[stratum]
+        for name, cells in record.cells.items()
+        for form, stratum in APART.items()
+        if stratum in cells
+    }
+    return {**record.global_metrics, **apart}
+
+
 def client_metrics(runs: Iterable[Shown]) -> list[str]:
     """The metrics of the clients' held-back rows, in the order of `global_metrics` where they are there too."""
     runs = list(runs)
@@ -53,7 +65,8 @@ def which(runs: Sequence[Shown]) -> Choice:
 
 def by_round(runs: Sequence[Shown]) -> dict[str, Value]:
     """Name -> its value in a record, for everything that can be drawn by round."""
-    found: dict[str, Value] = {name: _global(name) for name in global_metrics(runs)}
+    found: dict[str, Value] = {name: _tested(name) for name in global_metrics(runs)}
+    found |= {name: _tested(name) for run in runs for record in run.rounds for name in tested(record)}
     if any(record.train_loss is not None for run in runs for record in run.rounds):
         found["train_loss"] = lambda record: record.train_loss
     for name in client_metrics(runs):
@@ -70,8 +83,8 @@ def diagnostics(runs: Iterable[Shown]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for record in run.rounds for name in record.diagnostics))
 
 
-def _global(name: str) -> Value:
-    return lambda record: record.global_metrics[name].value if name in record.global_metrics else None
+def _tested(name: str) -> Value:
+    return lambda record: found[name].value if name in (found := tested(record)) else None
 
 
 def _diagnostic(name: str) -> Value:
@@ -176,7 +189,7 @@ def columns(run: Shown, values: Mapping[str, Value]) -> Columns:
     found[f"{run.key}/symbol"] = ["x" if record.abandoned else run.symbol for record in run.rounds]
     for name, value in values.items():
         found[f"{run.key}/{name}"] = finite(value(record) for record in run.rounds)
-        metrics = [record.global_metrics.get(name) for record in run.rounds]
+        metrics = [tested(record).get(name) for record in run.rounds]
         if any(metrics):
             for end in ("low", "high", "chance"):
                 found[f"{run.key}/{name}/{end}"] = finite(getattr(metric, end, None) for metric in metrics)

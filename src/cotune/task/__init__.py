@@ -8,9 +8,11 @@ from cotune.task.classify import Classify
 from cotune.task.hellaswag import HellaSwag
 from cotune.task.mmlu import MMLU
 from cotune.task.needle import Needle
-from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition, Sizes
+from cotune.task.partition import Dirichlet, Iid, Natural, Partition, Sizes
+from cotune.task.partitions import PARTITIONS, Alone, Classes, Domains, FewShot, LongTail, Quantity
 from cotune.task.prompted import Prompted
 from cotune.task.recall import Recall
+from cotune.task.ruler import Ruler
 from cotune.task.sft import SFT
 from cotune.task.story import recall_stream
 from cotune.task.text import Text
@@ -23,6 +25,7 @@ KINDS: Mapping[str, type[Task]] = {
     "needle": Needle,
     "prompted": Prompted,
     "recall": Recall,
+    "ruler": Ruler,
     "sft": SFT,
     "text": Text,
 }
@@ -32,16 +35,23 @@ __all__ = [
     "MMLU",
     "PARTITIONS",
     "SFT",
+    "Alone",
     "Choice",
+    "Classes",
     "Classify",
     "Dirichlet",
+    "Domains",
+    "FewShot",
     "HellaSwag",
     "Iid",
+    "LongTail",
     "Natural",
     "Needle",
     "Partition",
     "Prompted",
+    "Quantity",
     "Recall",
+    "Ruler",
     "Sizes",
     "Task",
     "Text",

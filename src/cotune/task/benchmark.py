@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from cotune.core.contracts import Corpus, Row
 from cotune.core.errors import Code, CotuneError
@@ -27,6 +28,8 @@ class Benchmark(Tabular):
     else, and where there is no split to test on, `test` says how many rows are held out.
     """
 
+    aside: ClassVar[tuple[str, ...]] = ("label", "gold")  # what a row has, and a model is not shown
+
     @property
     @abstractmethod
     def trained(self) -> tuple[str, ...]:
@@ -39,8 +42,8 @@ class Benchmark(Tabular):
 
     @property
     def identity(self) -> Identity:
-        """What makes two rows the same: all but where they were read, and the right answer."""
-        return _content
+        """What makes two rows the same: what a model is shown of them, and then all but where they were read."""
+        return partial(_content, self.aside)
 
     def sides(self, say: Say) -> tuple[Table, Table | None]:
         """The rows of the clients' splits, and those of the test's.
@@ -131,6 +134,6 @@ def choices(cells: Mapping[str, Any], count: int, place: str) -> dict[str, Any]:
     return {"question": question, "options": options, "gold": right}
 
 
-def _content(row: Row) -> tuple[str, object]:
-    said = {name: value for name, value in row.items() if name not in ("place", "label", "gold")}
-    return json.dumps(said, ensure_ascii=False, sort_keys=True), row.get("label", row.get("gold", ""))
+def _content(aside: Sequence[str], row: Row) -> tuple[str, object]:
+    shown = {name: value for name, value in row.items() if name != "place" and name not in aside}
+    return json.dumps(shown, ensure_ascii=False, sort_keys=True), [row[name] for name in aside if name in row]

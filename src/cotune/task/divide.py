@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cotune.core.contracts import Row, Split
 from cotune.core.errors import Code, CotuneError
+from cotune.core.rows import Identity as Identity  # noqa: PLC0414  # tasks import these from here
+from cotune.core.rows import text_and_label as text_and_label  # noqa: PLC0414
 from cotune.core.seeds import numpy_generator
 from cotune.task.column import by_value
-
-Identity = Callable[[Row], tuple[str, object]]
 
 
 def subset(count: int, limit: int | None, seed: int) -> list[int]:
@@ -67,11 +67,6 @@ def held_back(rows: Sequence[Row], share: float, seed: int) -> Split:
 def row_hash(text: str, label: object = "") -> str:
     """The SHA-256 of a row's text and label, as 64 hex digits."""
     return hashlib.sha256(f"{label}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def text_and_label(row: Row) -> tuple[str, object]:
-    """The text of a row, and its label where it has one."""
-    return row["text"], row.get("label", "")
 
 
 def manifest(rows: Iterable[Row], identity: Identity = text_and_label) -> str:

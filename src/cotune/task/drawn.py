@@ -44,7 +44,7 @@ def drawn(
         "manifest": {name: manifest([*s.train, *s.held], identity) for name, s in clients.items()},
         "test_manifest": manifest(test, identity),
     }
-    return Corpus(clients, test, "causal", (), chance, facts)
+    return Corpus(clients, test, "causal", (), chance, facts, identity=identity)
 
 
 def many(value: Any) -> Any:

@@ -39,6 +39,7 @@ class HellaSwag(Asked):
 
     kind: ClassVar[str] = "hellaswag"
     version: ClassVar[int] = 1
+    aside: ClassVar[tuple[str, ...]] = ("label", "stratum")
 
     data: str = "Rowan/hellaswag"
     form: Literal["causal", "choice"] = "causal"

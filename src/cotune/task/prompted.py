@@ -41,6 +41,7 @@ class Prompted(Asked):
 
     kind: ClassVar[str] = "prompted"
     version: ClassVar[int] = 1
+    aside: ClassVar[tuple[str, ...]] = ("label", "answers")
 
     dataset: Literal["sst2", "rte", "wic", "multirc", "boolq", "squad"]
     data: str = ""

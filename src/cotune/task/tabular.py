@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -18,8 +18,10 @@ from cotune.core.seeds import Purpose, Seeds
 from cotune.task.column import is_missing
 from cotune.task.divide import Identity, duplicates, held_back, held_out, manifest, subset, text_and_label
 from cotune.task.files import OWNER
-from cotune.task.partition import PARTITIONS, Dirichlet, Iid, Natural, Partition
+from cotune.task.partition import Iid, Natural, Partition, classed
+from cotune.task.partitions import PARTITIONS
 from cotune.task.table import Table, read
+from cotune.task.tail import Tail
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,14 @@ class Tabular(Task):
 
         if apart is None:
             shared, out = held_out(len(used), self.test, seeds.of(Purpose.DATA, "test"), groups)
-            outside, beside = rows([used[position] for position in out]), Parsed({}, {})
+            outside, beside = [used[position] for position in out], Parsed({}, {})
         else:
             beside = self.parse(apart)
-            shared, outside = list(range(len(used))), list(beside.rows.values())
-        test = [outside[place] for place in subset(len(outside), self.test_limit, seeds.of(Purpose.DATA, "test_limit"))]
+            shared, outside = list(range(len(used))), list(beside.rows)
+        there = (table, parsed) if apart is None else (apart, beside)
+        some = subset(len(outside), self.test_limit, seeds.of(Purpose.DATA, "test_limit"))
+        tested = [outside[place] for place in some]
+        test = [there[1].rows[position] for position in tested]
         mine = [used[position] for position in shared]
         parts = partition.split(
             [table.rows[row] for row in mine],
@@ -107,6 +112,7 @@ class Tabular(Task):
             client: self.divided(rows([mine[position] for position in part]), seeds.of(Purpose.DATA, "held", client))
             for client, part in parts.items()
         }
+        tail = Tail.of(partition, _classes(partition, table, parsed, mine), _classes(partition, *there, tested))
         tables = [one for one in (table, apart) if one is not None]
         skipped = Counter[str]()
         for left_out in (*(one.skipped for one in tables), parsed.skipped, beside.skipped):
@@ -130,7 +136,10 @@ class Tabular(Task):
                 "duplicates": duplicates(clients, test, self.identity),
                 "manifest": {name: manifest([*s.train, *s.held], self.identity) for name, s in clients.items()},
                 "test_manifest": manifest(test, self.identity),
+                **tail.facts(partition.column, parsed.names, rows(mine), clients),
             },
+            strata=tail.test,
+            identity=self.identity,
         )
 
     def sides(self, say: Say) -> tuple[Table, Table | None]:
@@ -143,7 +152,7 @@ class Tabular(Task):
         return [kept[place] for place in subset(len(kept), self.limit, seeds.of(Purpose.DATA, "limit"))]
 
     def divided(self, rows: Sequence[Row], seed: int) -> Split:
-        """A client's rows, to train on and held back."""
+        """A client's rows, to train on and held back: the same objects, no copies."""
         return held_back(rows, self.held, seed)
 
     def usual(self) -> Partition:
@@ -154,7 +163,7 @@ class Tabular(Task):
         """The partition asked for, or the one that the source suggests."""
         owner = table.owner or (OWNER if OWNER in table.columns else None)
         partition = self.partition or (Natural(key=owner) if owner else self.usual())
-        if isinstance(partition, Dirichlet) and partition.by is None and not parsed.names:
+        if partition.labelled and not parsed.names:
             what = "nothing to divide by: the rows of this task have no label"
             raise CotuneError(Code.CONFIG, what, where="task.partition.by", fix="name the column that holds classes")
         return partition
@@ -206,6 +215,12 @@ class Tabular(Task):
             return no_text(cell := cells.get(column)) or {"text": cell}
 
         return self.useful(table, (column,), f"a text in column '{column}'", read)
+
+
+def _classes(partition: Partition, table: Table, parsed: Parsed, positions: Sequence[int]) -> Sequence[Hashable]:
+    """The class of each row, as a partition sees it."""
+    labels = [parsed.labels.get(row) for row in positions]
+    return classed([table.rows[row] for row in positions], labels, partition.column)
 
 
 def no_text(cell: object) -> str:

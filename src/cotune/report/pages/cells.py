@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from cotune.core.record import Metric, RoundRecord
+from cotune.core.record import HEAD, TAIL, Metric, RoundRecord
 from cotune.report import series
 from cotune.report.html import Html, number, table, tag, titled
 from cotune.report.pages.convergence import chance, line
@@ -36,10 +36,18 @@ def cells(runs: Sequence[Shown], which: Choice, columns: Columns) -> list[Html |
     return [*blocks, *_others(runs, names)]
 
 
+def strata(record: RoundRecord) -> dict[str, Cells]:
+    """Metric -> stratum -> share, of a record that has any but head and tail: those stand with the clients."""
+    found = {
+        name: {cell: one for cell, one in of.items() if cell not in (HEAD, TAIL)} for name, of in record.cells.items()
+    }
+    return {name: of for name, of in found.items() if of}
+
+
 def _last(run: Shown) -> tuple[RoundRecord | None, Mapping[str, Cells]]:
-    """The last record with strata, and metric -> stratum -> share."""
-    record = next((record for record in reversed(run.rounds) if record.cells), None)
-    return record, record.cells if record else {}
+    """The last record with strata, and what it says of them."""
+    record = next((record for record in reversed(run.rounds) if strata(record)), None)
+    return record, strata(record) if record else {}
 
 
 def _cells(run: Shown, name: str) -> Cells:

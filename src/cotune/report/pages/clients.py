@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from cotune.core.record import ClientMetric, RoundRecord
@@ -11,11 +10,11 @@ from cotune.report import series
 from cotune.report.html import Html, table, tag, titled
 from cotune.report.pages.holdings import holdings
 from cotune.report.pages.participation import by_client, participation
+from cotune.report.pages.tail import beside_the_mean, head_and_tail
 from cotune.report.plot import Choice, Columns, Json, Option, Page, Plot, chosen, css, height, labels, when
 from cotune.report.shown import Shown
 
 WRITTEN = 40  # clients; above this many bars the drop is not written beside each
-TAIL = 0.25
 
 
 def clients(runs: Sequence[Shown]) -> Page | None:
@@ -33,11 +32,11 @@ def clients(runs: Sequence[Shown]) -> Page | None:
             _map(seen, names, which, metric, columns),
             _bars(seen, names, which, metric, columns),
             *_staying(seen),
-            _tail(runs, names),
+            beside_the_mean(runs, names),
         ]
     else:
         blocks.append(tag("p", "No client has been scored on rows of its own.", class_="empty"))
-    blocks += [participation(seen, which, columns), *holdings(seen, which, columns)]
+    blocks += [*head_and_tail(runs), participation(seen, which, columns), *holdings(seen, which, columns)]
     return Page("clients", "Clients", blocks, columns, (which,))
 
 
@@ -193,56 +192,3 @@ def _drop_note(name: str, one: ClientMetric) -> str:
     if one.drop is None:
         return ""
     return f"{one.drop:+.1f}".replace("-", "−") if series.is_share(name) else f"{one.drop:+.3f}".replace("-", "−")
-
-
-def _tail(runs: Sequence[Shown], names: Sequence[str]) -> Html:
-    """Mean, worst client and worst quarter of every run, at its last scored round."""
-    rows: list[list[object]] = []
-    for run in runs:
-        for name in names:
-            record = next((record for record in reversed(run.rounds) if series.scored(record, name)), None)
-            if record is None:
-                continue
-            found = {client: one for client, one in series.scored(record, name).items() if one.federated is not None}
-            rows.append([run.label, titled(name), record.round, *_tail_cells(found, series.less_is_better(name))])
-    heads = (
-        "Run",
-        "Metric",
-        "At round",
-        "Clients",
-        "Mean",
-        "Worst quarter",
-        "Worst",
-        "Worst client",
-        "Mean drop",
-        "Largest drop",
-    )
-    return tag(
-        "section",
-        tag("h3", "Beside the mean"),
-        tag(
-            "p",
-            "Aggregated models on held-back rows at the last scored round: the mean over clients, the mean over the "
-            "worst quarter of them, and the worst one.",
-        ),
-        table("Mean, worst quarter and worst client", heads, rows, id="table-tail"),
-    )
-
-
-def _tail_cells(found: dict[str, ClientMetric], less: bool) -> list[object]:
-    ordered = sorted(found, key=lambda client: (found[client].federated or 0.0) * (-1 if less else 1))
-    values = [found[client].federated or 0.0 for client in ordered]
-    drops = [one.drop for one in found.values() if one.drop is not None]
-    if not values:
-        return [0, *[None] * 6]
-    tail = values[: math.ceil(TAIL * len(values))]
-    mean_drop = sum(drops) / len(drops) if drops else None
-    return [
-        len(values),
-        sum(values) / len(values),
-        sum(tail) / len(tail),
-        values[0],
-        ordered[0],
-        mean_drop,
-        max(drops, default=None),
-    ]

@@ -98,7 +98,7 @@ def _x(run: Shown) -> str:
 
 def _curves_table(runs: Sequence[Shown], values: dict[str, series.Value]) -> Html:
     """A row for each round of each run, with every number that can be drawn."""
-    tested = series.global_metrics(runs)
+    tested = {name for run in runs for record in run.rounds for name in series.tested(record)}
     axes = [option for option in series.axes(runs) if option.value != "round"]
     heads = ["Run", "Round", *(f"{axis.label} so far" for axis in axes)]
     for name in values:
@@ -111,7 +111,7 @@ def _curves_table(runs: Sequence[Shown], values: dict[str, series.Value]) -> Htm
             for name, value in values.items():
                 row.append(value(record))
                 if name in tested:
-                    metric = record.global_metrics.get(name)
+                    metric = series.tested(record).get(name)
                     row += [metric.low, metric.high, metric.n, metric.chance] if metric else [None] * 4
             rows.append(row)
     return table("Every number by round", heads, rows, id="table-curves")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cotune.core.record import RoundRecord
 from cotune.report import series
 from cotune.report.html import Html, table, titled
-from cotune.report.pages.cells import cells
+from cotune.report.pages.cells import cells, strata
 from cotune.report.pages.probe import probe
 from cotune.report.plot import Choice, Columns, Json, Option, Page, Plot, css, label, when
 from cotune.report.shown import COLOURS, Shown
@@ -39,7 +39,7 @@ def memory(runs: Sequence[Shown]) -> Page | None:
 def _has_memory(run: Shown) -> bool:
     told = series.diagnostics([run])
     rules = any(name.startswith(series.GATE) or name.endswith("_rule") for name in told)
-    return rules or run.memory is not None or any(record.cells for record in run.rounds)
+    return rules or run.memory is not None or any(strata(record) for record in run.rounds)
 
 
 def _gates(runs: Sequence[Shown], which: Choice, columns: Columns) -> list[Plot]:
