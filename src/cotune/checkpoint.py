@@ -36,16 +36,34 @@ def pack(played: Played, facts: Mapping[str, Any]) -> dict[str, bytes]:
         "names": list(state.theta),
         "accepted": dict(state.accepted),
         "abandoned": state.abandoned,
-        "record": played.record.model_dump(mode="json"),
-        "ledger": [line.model_dump(mode="json") for line in played.ledger],
-        "scores": {name: list(values) for name, values in played.rows.items()},
         **facts,
+        **told(played),
     }
     return {
         "theta.safetensors": to_bytes(state.theta),
         "server.safetensors": to_bytes(server),
-        "state.json": json.dumps(about).encode(),
+        "state.json": _written(about),
     }
+
+
+def told(played: Played) -> dict[str, Any]:
+    """What readers are told of a round, as plain values: record, ledger and scores; ledger lines as they are taken."""
+    return {
+        "record": played.record.model_dump(mode="json"),
+        "scores": {name: list(values) for name, values in played.rows.items()},
+        "ledger": (line.model_dump(mode="json") for line in played.ledger),
+    }
+
+
+def _written(about: dict[str, Any]) -> bytes:
+    """A table as JSON, its ledger line by line: of many clients, plain values would be most of the server's memory."""
+    lines = about.pop("ledger")
+    text = bytearray(json.dumps(about).encode())
+    text[-1:] = b', "ledger": ['
+    for number, line in enumerate(lines):
+        text += (", " if number else "").encode() + json.dumps(line).encode()
+    text += b"]}"
+    return bytes(text)
 
 
 def unpack(files: Mapping[str, bytes]) -> tuple[State, dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cotune import forecast, wire
+from cotune import wire
 from cotune.core.change import Commit, Contribution, Server
 from cotune.core.errors import Code, CotuneError
 from cotune.core.journal import Reply
@@ -46,7 +46,7 @@ class Fold:
     def take(self, client: str, reply: bytes) -> None:
         """Check one reply and add it; a reply that raises leaves the fold as it was."""
         setup, sent = self.desk.setup, self.sent[client]
-        envelope = wire.decode(reply, forecast.reply(setup, client, sent.round, Kind.TRAIN))
+        envelope = wire.decode(reply, self.state.limits(setup, client, Kind.TRAIN))
         check(envelope, sent, Kind.UPDATE)
         group = setup.federation.number(client)
         seat = Seat.of(setup, group, sent.round)

@@ -21,7 +21,7 @@ from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Watch
 from cotune.core.inbox import Inbox
 from cotune.core.journal import Journal
-from cotune.core.message import NEVER, Envelope, Header, Kind, Parts
+from cotune.core.message import NEVER, Envelope, Header, Kind, Limits, Parts
 from cotune.core.record import LedgerLine, RoundRecord
 from cotune.core.spec import Scope, Spec
 from cotune.core.state import Theta
@@ -55,6 +55,7 @@ class State:
     abandoned: int = 0
     _fitted: dict[str, tuple[Theta, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _packed: dict[tuple[str, int], Parts] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _limits: dict[tuple[int, int, Kind], Limits] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fitted(self, trainable: Trainable, spec: Spec) -> tuple[Theta, str]:
         """Theta as clients of this table hold it, and the digest of what they start from; made once a table."""
@@ -64,12 +65,27 @@ class State:
         return self._fitted[spec.digest]
 
     def packed(self, method: Method, spec: Spec, journal: Journal, held: int) -> Parts:
-        """What brings clients of this table from version `held` to this one; made once a table and version."""
-        if (spec.digest, held) not in self._packed:
+        """What brings clients of this table from version `held` to this one; one value a table and version."""
+        key = spec.digest, held if method.downlink.holds or self.base else 0
+        if key not in self._packed:
             theta, _ = self.fitted(method.trainable, spec)
             scope = method.scope(spec, self.round + 1)
-            self._packed[spec.digest, held] = method.downlink.pack(theta, scope, journal, held)
-        return self._packed[spec.digest, held]
+            parts: dict[str, Mapping[str, Tensor]] = dict(method.downlink.pack(theta, scope, journal, held))
+            if self.aux:
+                sized = Theta({name: tensor for name, tensor in self.aux.items() if name in spec})
+                parts["aux"] = {**self.aux, **method.trainable.fit(sized, spec)}
+            if self.base:
+                added = [increment.base for increment in journal.since(held)]
+                parts["base"] = {f"{i:05d}/{n}": t for i, base in enumerate(added) for n, t in base.tensors().items()}
+            self._packed[key] = parts
+        return self._packed[key]
+
+    def limits(self, setup: Setup, client: str, kind: Kind) -> Limits:
+        """What a client's reply may claim; made once for clients of one group with as many rows."""
+        key = setup.federation.number(client), setup.train_rows(client), kind
+        if key not in self._limits:
+            self._limits[key] = forecast.reply(setup, client, self.round + (kind is Kind.TRAIN), kind)
+        return self._limits[key]
 
 
 @dataclass(frozen=True)
@@ -127,13 +143,6 @@ class Desk:
         round_ = state.round + 1
         held = max(accepted - 1, 0)
         _, started = state.fitted(method.trainable, spec)
-        parts: dict[str, Mapping[str, Tensor]] = dict(state.packed(method, spec, self.journal, held))
-        if state.aux:
-            sized = Theta({name: tensor for name, tensor in state.aux.items() if name in spec})
-            parts["aux"] = {**state.aux, **method.trainable.fit(sized, spec)}
-        if state.base:
-            added = [increment.base for increment in self.journal.since(held)]
-            parts["base"] = {f"{i:05d}/{n}": t for i, base in enumerate(added) for n, t in base.tensors().items()}
         federation = self.setup.federation
         header = Header(
             kind=kind,
@@ -148,7 +157,7 @@ class Desk:
             deadline=federation.deadline or 0.0,
             seed=method.uplink.directions(self.setup.seeds, round_, client),
         )
-        return Envelope(header, parts)
+        return Envelope(header, state.packed(method, spec, self.journal, held))
 
 
 def check(reply: Envelope, sent: Header, kind: Kind) -> None:
@@ -206,11 +215,12 @@ class Exchange:
         return sum(line.total_bytes for line in self.ledger if line.direction == direction)
 
     def _send(self, engine: Engine, accepted: Mapping[str, int]) -> None:
-        downs = {}
+        downs = wire.Mail()
         for client, round_ in accepted.items():
             envelope = self.desk.brief(self.state, client, self.kind, round_)
-            self.sent[client], downs[client] = envelope.header, wire.encode(envelope)
-            self._enter(client, "down", wire.layouts(envelope), len(downs[client]))
+            self.sent[client] = envelope.header
+            downs.put(client, envelope)
+            self._enter(client, "down", *downs.cost(client))
         self.watch("sent", {"kind": self.kind.value, "clients": list(downs)})
         federation = self.desk.setup.federation
         engine.exchange(downs, federation.deadline, federation.quorum(len(downs)), self._receive)
@@ -220,26 +230,26 @@ class Exchange:
             size = len(reply)
             content: Layouts = {}
             try:
-                header, content = wire.peek(
-                    reply, forecast.reply(self.desk.setup, client, self.sent[client].round, self.kind)
-                )
+                header, content = wire.peek(reply, self.state.limits(self.desk.setup, client, self.kind))
                 if header.kind is Kind.HELD and client not in self._behind:
                     self._behind[client] = header.accepted
-                    self._enter(client, "up", content, size)
+                    self._enter(client, "up", wire.payload(content), size)
                     return
             except CotuneError as error:
                 reply = error
-            self._enter(client, "up", content, size)
+            self._enter(client, "up", wire.payload(content), size)
         self.watch("reply", {"client": client, "error": str(reply) if isinstance(reply, CotuneError) else None})
         self._inbox.put(client, reply)
 
-    def _enter(self, client: str, direction: Literal["up", "down"], content: Layouts, size: int) -> None:
+    def _enter(
+        self, client: str, direction: Literal["up", "down"], payload: Mapping[tuple[str, str], int], size: int
+    ) -> None:
         purpose: Literal["train", "evaluate"] = "train" if self.kind is Kind.TRAIN else "evaluate"
         line = ledger_line(
             (self.sent[client].round, client),
             direction=direction,
             purpose=purpose,
-            payload=wire.payload(content),
+            payload=payload,
             total=size,
             spec=self.desk.setup.spec_of(client),
         )

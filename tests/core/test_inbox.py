@@ -103,13 +103,22 @@ def large(client: str) -> bytes:
     return client.encode() * SMALL_BYTES
 
 
-def test_small_replies_wait_in_memory_however_many_they_are(tmp_path: Path) -> None:
-    taker = Taker()
-    inbox = Inbox(CLIENTS, taker, tmp_path)
+def test_small_replies_wait_in_memory_while_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox(CLIENTS, Taker(), tmp_path)
     for client in CLIENTS[::-1]:
         inbox.put(client, b"x" * SMALL_BYTES)
         assert list(tmp_path.iterdir()) == []
     assert inbox.accepted == CLIENTS
+    monkeypatch.setattr("cotune.core.inbox.SMALL_ROOM", 2 * SMALL_BYTES)
+    inbox = Inbox(CLIENTS, Taker(), tmp_path)
+    for waiting, client in enumerate(CLIENTS[:0:-1], 1):
+        inbox.put(client, b"x" * SMALL_BYTES)
+        assert len(list(tmp_path.iterdir())) == max(waiting - 2, 0)
+    inbox.put(CLIENTS[0], b"x" * SMALL_BYTES)
+    assert inbox.accepted == CLIENTS
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_than_three_large_replies_are_on_disk_and_their_files_vanish(tmp_path: Path) -> None:

@@ -329,8 +329,10 @@ def test_the_order_of_replies_changes_no_bit() -> None:
     assert results[0] == results[1]
 
 
-def test_of_many_clients_some_are_kept_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subspace, "MOST", 5)
+@pytest.mark.parametrize("limit", ["MOST", "ROOM"])
+def test_of_many_clients_some_are_kept_whatever_the_order(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = sum(entry.numel for pair in SPEC.pairs.values() for entry in pair)
+    monkeypatch.setattr(subspace, limit, 5 if limit == "MOST" else 6 * 4 * numbers - 1)
     start, after = drawn(0), drawn(9)
     replies = {f"client-{k}": moved(start, drawn(k + 1, 0.1)) for k in range(12)}
     results = []

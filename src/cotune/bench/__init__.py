@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 from cotune.bench.benchmark import Benchmark
 from cotune.bench.delta_rule import DeltaRule
+from cotune.bench.deployment import Deployment
 from cotune.bench.directions import Directions
 from cotune.bench.measure import Figure
 from cotune.bench.memory import InferenceMemory
 from cotune.bench.replay import Replay
 from cotune.bench.server import Server
+from cotune.bench.simulate import Simulate
 from cotune.bench.split_zo import SplitStep
 
 BENCHES: Mapping[str, type[Benchmark]] = {
@@ -18,16 +20,20 @@ BENCHES: Mapping[str, type[Benchmark]] = {
     "memory": InferenceMemory,
     "split-zo": SplitStep,
     "server": Server,
+    "simulate": Simulate,
+    "deployment": Deployment,
 }
 
 __all__ = [
     "BENCHES",
     "Benchmark",
     "DeltaRule",
+    "Deployment",
     "Directions",
     "Figure",
     "InferenceMemory",
     "Replay",
     "Server",
+    "Simulate",
     "SplitStep",
 ]

@@ -121,13 +121,31 @@ def _lifted(prepare: Callable[..., Callable[[], object]], args: tuple[Any, ...])
 
     torch.set_num_threads(1)
     job = prepare(*args)
-    gc.collect()
-    # What imports once needed lies above what is in use, and would hide the job's first bytes: fill it up.
-    ballast = bytearray(max(_highest() - psutil.Process().memory_info().rss, 0))
-    ballast[:: 2**12] = b"\1" * len(ballast[:: 2**12])
-    before = _highest()
+    rise = Rise()
     job()
-    return _highest() - before
+    return rise.bytes
+
+
+class Rise:
+    """How far the resident memory of this process has risen since this was made, at its highest.
+
+    What was once needed lies above what is in use, and would hide the first bytes of what comes: it is filled up.
+
+    Attributes:
+        resident: bytes that were in use then.
+    """
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.resident = int(psutil.Process().memory_info().rss)
+        self._ballast = bytearray(max(_highest() - self.resident, 0))
+        self._ballast[:: 2**12] = b"\1" * len(self._ballast[:: 2**12])
+        self._before = _highest()
+
+    @property
+    def bytes(self) -> int:
+        """So far."""
+        return _highest() - self._before
 
 
 def _highest() -> int:

@@ -410,6 +410,7 @@ class Engine(Protocol):
     def exchange(self, downs: Mapping[str, bytes], deadline: float | None, min_ok: int, on_reply: OnReply) -> Outcome:
         """Send each client its message and hand every reply, or its failure, to `on_reply` as it arrives.
 
+        Messages are written when they are taken: `downs[client]` once each, and not all of them at once.
         Returns when all have answered or failed, or `deadline` seconds have passed, whichever is first.
         """
         ...

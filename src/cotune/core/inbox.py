@@ -10,7 +10,8 @@ from pathlib import Path
 from cotune.core.errors import Code, CotuneError
 
 HELD_IN_MEMORY = 3
-SMALL_BYTES = 2**16  # a reply of this size waits in memory, however many there are
+SMALL_BYTES = 2**16  # a reply of this size waits in memory
+SMALL_ROOM = 2**26  # bytes of such replies together; those past it wait on disk too
 WAITING = ".reply-"  # how the files of waiting replies begin
 
 
@@ -28,6 +29,7 @@ class Inbox:
         self.dropped: dict[str, CotuneError] = {}
         self.notes: list[CotuneError] = []
         self._waiting: dict[str, bytes | Path] = {}
+        self._large, self._small = 0, 0  # how many large replies wait in memory, and bytes of small ones
         self._open = deque(clients)  # sorted; those whose turn has not come
         self._asked = frozenset(clients)
         self._answered: set[str] = set()
@@ -42,10 +44,11 @@ class Inbox:
         self._answered.add(client)
         if isinstance(reply, CotuneError):
             self.dropped[client] = reply
-        elif len(reply) > SMALL_BYTES and self._large >= HELD_IN_MEMORY and client != self._open[0]:
+        elif client != self._open[0] and self._full(len(reply)):
             self._waiting[client] = self._to_disk(reply)
         else:
             self._waiting[client] = reply
+            self._count(reply, 1)
         self._drain()
 
     def close(self, reason: CotuneError) -> None:
@@ -60,16 +63,23 @@ class Inbox:
             if client in self.dropped:
                 continue
             reply = self._waiting.pop(client)
+            if isinstance(reply, bytes):
+                self._count(reply, -1)
             try:
                 self._take(client, reply if isinstance(reply, bytes) else self._from_disk(reply))
                 self.accepted.append(client)
             except CotuneError as error:
                 self.dropped[client] = error
 
-    @property
-    def _large(self) -> int:
-        """How many large replies wait in memory."""
-        return sum(isinstance(reply, bytes) and len(reply) > SMALL_BYTES for reply in self._waiting.values())
+    def _full(self, size: int) -> bool:
+        """Whether there is no room in memory for a reply of this size to wait."""
+        return self._large >= HELD_IN_MEMORY if size > SMALL_BYTES else self._small + size > SMALL_ROOM
+
+    def _count(self, reply: bytes, sign: int) -> None:
+        if len(reply) > SMALL_BYTES:
+            self._large += sign
+        else:
+            self._small += sign * len(reply)
 
     def _to_disk(self, reply: bytes) -> Path:
         try:

@@ -35,7 +35,7 @@ PARTS: Mapping[str, type[Named] | None] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a server keeps one of every client in a round
 class Header:
     """The fixed-width fields of every message.
 

@@ -26,8 +26,9 @@ The overlap is in the released code's form and, squared, in the paper's (Subspac
 follows from orthonormal B and small steps alone: read it beside norm_b. Overlap leaves out a layer whose new B is 0, as
 where factors start anew, and so is anything that is 0 / 0.
 
-Kept are the factors of at most 64 clients, which are small, and for rows that keep pairs the same tensors: those of the
-smallest hash of their names, whatever the order of replies. What is told is then about these alone.
+Kept are the factors of at most 64 clients and at most 256 MiB of them, of two clients at least: those of the smallest
+hash of their names, whatever the order of replies; for rows that keep pairs these are the same tensors. What is told is
+then about these clients alone.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from cotune.diagnose.products import Inner, inner_products
 from cotune.linalg import Factors, leading, norm
 
 MOST = 64  # clients whose factors are kept
+ROOM = 2**28  # bytes of their factors, by the server's table
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class Subspace:
             if any(entry.name in up for entry in pair) and all(entry.name in theta for entry in pair)
         }
         self._up = [entry.name for pair in self._pairs.values() for entry in pair if entry.name in up]
+        numbers = sum(spec[name].numel for name in self._up)
+        self._most = max(2, min(MOST, ROOM // (4 * numbers))) if numbers else MOST
         self._kept: dict[str, _Reply] = {}
 
     def add(self, client: str, theta: Theta, weight: float, spec: Spec) -> None:
@@ -101,7 +105,7 @@ class Subspace:
         if not self._pairs:
             return
         self._kept[client] = _Reply({name: theta[name] for name in self._up if name in theta}, weight, spec)
-        if len(self._kept) > MOST:
+        if len(self._kept) > self._most:
             del self._kept[max(self._kept, key=lambda name: derive(0, "subspace", name))]
 
     @torch.no_grad()

@@ -28,12 +28,12 @@ class InlineEngine:
         """Run each client's step; past the deadline the rest are late."""
         del min_ok
         started, ok, failed = time.monotonic(), [], {}
-        for client, message in sorted(downs.items()):
+        for client in sorted(downs):
             reply: bytes | CotuneError
             if deadline is not None and time.monotonic() - started > deadline:
                 reply = CotuneError(Code.LATE, "its turn came after the deadline", where=f"client {client}")
             else:
-                reply = answer(self._clients[client], message)
+                reply = answer(self._clients[client], downs[client])
             if isinstance(reply, bytes):
                 ok.append(client)
             else:

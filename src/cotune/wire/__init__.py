@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from cotune.core.contracts import Downlink, Uplink
 from cotune.core.message import Envelope, Limits
 from cotune.wire.downlink import ChangedDownlink, FullDownlink
-from cotune.wire.envelope import decode, dtype_name, encode, layouts, payload, peek, size
+from cotune.wire.envelope import decode, dtype_name, encode, layouts, payload, peek, readdressed, size
 from cotune.wire.log import BYTES_A_REPLY, stack, unstack
+from cotune.wire.mail import Mail
 from cotune.wire.pool import PoolDownlink, PoolUplink
 from cotune.wire.replay import AutoDownlink, ReplayDownlink
 from cotune.wire.scalars import ScalarsUplink
@@ -34,6 +35,7 @@ __all__ = [
     "Envelope",
     "FullDownlink",
     "Limits",
+    "Mail",
     "PoolDownlink",
     "PoolUplink",
     "ReplayDownlink",
@@ -45,6 +47,7 @@ __all__ = [
     "layouts",
     "payload",
     "peek",
+    "readdressed",
     "size",
     "stack",
     "unstack",
