@@ -6,6 +6,7 @@ private to `flwr`, the identity of the running task and its protobuf forms, is u
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 RUN = 7
 GOLDEN = 0x9E3779B97F4A7C15  # spreads numbers out of their order
+LOG = logging.getLogger("node")  # what a node's own log has
 POLL = 0.002  # seconds between two looks for replies
 
 
@@ -184,7 +186,8 @@ class LocalGrid(Grid):
             if fault.spoil is not None:
                 reply = Message(fault.spoil(reply.content), reply_to=message)
             return _crossed(reply)
-        except Exception as error:  # noqa: BLE001  # as the process of a ClientApp does
+        except Exception as error:  # as the process of a ClientApp does
+            LOG.exception("a ClientApp raised an exception")
             reason = f"{type(error)}:<'{error}'>"
             return _crossed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message))
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,25 @@ def test_a_node_that_does_not_say_whose_rows_it_has_does_not_take_part(tmp_path:
     with pytest.raises(CotuneError, match="whose rows it has") as caught:
         serve(half, folder, config)
     assert "got 1, expected 2" in str(caught.value)
+
+
+def test_sites_with_rows_of_their_own_come_to_the_theta_of_all_rows_in_one_place(tmp_path: Path) -> None:
+    """Neither the server nor another site has them; the server scores on rows of its own."""
+    places = {name: tmp_path / "all" / f"{name}.jsonl" for name in ("bern", "chur")} | {"server": tmp_path / "s.jsonl"}
+    (tmp_path / "all").mkdir()
+    for name, path in places.items():
+        lines = [{"text": f"oak {i % 4} of {name}", "label": i % 2} for i in range(16)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    one = experiment(
+        task__data=str(tmp_path / "all"), task__test=0, task__classes=2, federation={"rounds": 2}, evaluation__rows=None
+    )
+    folder = project(one, tmp_path / "project")
+    config = {"nodes": 2, "wait": 30, "out": str(tmp_path / "there"), "data": str(places["server"])}
+    state = str(tmp_path / "state")
+    nodes = [{"client": name, "data": str(places[name]), "state": state} for name in ("chur", "bern")]
+    there = serve(LocalGrid(make_client_app(folder), nodes, config), folder, config)
+    here = experiments.run(one, tmp_path / "here")
+    assert there.theta_sha256 == here.theta_sha256
+    assert there.rounds[-1].global_metrics["accuracy"].n == 16
+    assert set(there.about["clients"]) == {"bern", "chur"}
+    assert here.rounds[-1].client_metrics == there.rounds[-1].client_metrics

@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from cotune.core.errors import Code, CotuneError, nearest
-
-Source = Annotated[
-    str, typer.Argument(metavar="RECIPE|FILE", help="A recipe (see `cotune list recipe`) or a TOML file.")
-]
-Backbone = Annotated[str | None, typer.Option(metavar="REF", help="The model: see `cotune list backbone`.")]
-Task = Annotated[str | None, typer.Option(metavar="REF", help="The data, KIND:DATA, or KIND?key=value, as in needle.")]
-Client = Annotated[
-    str | None, typer.Option(metavar="ID", help="The model of this client, where clients keep a part to themselves.")
-]
-Rounds = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.")]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="From which every draw derives.")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="a.b=c", help="Any value of the experiment, as TOML; repeatable.")
-]
-Device = Annotated[str | None, typer.Option(metavar="D", help="Where the model lives: cpu, cuda, mps.")]
-
-
-class Commands(TyperGroup):
-    """The commands in the order of a first visit; an unknown one names the nearest."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first argument names.
-
-        Raises:
-            CotuneError: E_CONFIG when there is none.
-        """
-        if self.get_command(ctx, args[0]) is None:
-            known = self.list_commands(ctx)
-            raise CotuneError(Code.CONFIG, f"no command '{args[0]}'", where="cotune", fix=nearest(args[0], known))
-        return super().resolve_command(ctx, args)
+from cotune.cli.flower_commands import flower
+from cotune.cli.options import REPRODUCED, Backbone, Client, Commands, Device, Rounds, Seed, Sets, Source, Task
 
 
 def commands() -> typer.Typer:
@@ -54,7 +24,7 @@ def commands() -> typer.Typer:
     app.command("show")(show)
     app.command("run")(run)
     app.command("compare")(compare)
-    app.command("reproduce")(reproduce)
+    app.command("reproduce", epilog=f"NAME: {REPRODUCED}")(reproduce)
     app.command("export")(export)
     app.command("generate")(generate)
     app.command("eval")(evaluate)
@@ -65,6 +35,8 @@ def commands() -> typer.Typer:
     data.command("show")(data_show)
     data.callback()(lambda: None)
     app.add_typer(data, name="data")
+    app.add_typer(flower(), name="flower")
+    app.command("worker")(worker)
     app.command("doctor")(doctor)
     app.command("bench")(bench)
     return app
@@ -177,6 +149,36 @@ def run(
     )
 
 
+def worker(
+    source: Source,
+    *,
+    socket: Annotated[Path, typer.Option(metavar="PATH", help="Where it listens: a new file, for this user alone.")],
+    client: Annotated[str | None, typer.Option(metavar="ID", help="The client whose rows there are.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="REF", help="Those rows, all of them this client's.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Instead: a part of the clients in the task's own data, from 0.")
+    ] = None,
+    state: Annotated[Path, typer.Option(metavar="DIR", help="Private state, which stays.")] = Path(
+        "~/.local/state/cotune/worker"
+    ),
+    sets: Sets = None,
+    device: Device = None,
+) -> None:
+    """Keep backbone, rows and private state of a site loaded, beside its Flower SuperNode."""
+    from cotune.cli.worker import worker as stay
+
+    stay(
+        source,
+        socket,
+        client=client,
+        data=data,
+        partition=partition,
+        state=state,
+        sets=sets or (),
+        device=device,
+    )
+
+
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     to: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder.")],
@@ -256,13 +258,17 @@ def compare(
     seed: Seed = None,
     seeds: Annotated[int, typer.Option(metavar="S", help="How many seeds, from --seed on.")] = 3,
     sweep: Annotated[
-        str | None, typer.Option(metavar="LR,LR,...", help="Give every row its best learning rate of these.")
+        str | None,
+        typer.Option(metavar="LR,LR,...", help="Give every row its best learning rate of these; x3 is thrice its own."),
     ] = None,
+    match_norm: Annotated[
+        bool, typer.Option("--match-norm", help="Bring rows of factors to one length of update first, by their rates.")
+    ] = False,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="To compare by: accuracy where there is one, else loss.")
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(metavar="ROW", help="Which the others are held against; the first by default.")
+        str | None, typer.Option(metavar="ROW", help="The others are held against it; else the first averaged.")
     ] = None,
     local: Annotated[bool, typer.Option("--local/--no-local", help="With the row that never aggregates.")] = True,
     sets: Annotated[
@@ -272,12 +278,12 @@ def compare(
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away earlier runs of the same comparison.")] = False,
     device: Device = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the comparison's folder alone, at the end.")] = False,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at once, each in a process of its own.")] = 1,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at once, a process each; else 1.")] = None,
 ) -> None:
     """Hold rows against each other: same data, clients, batches, start and client-steps.
 
     What is finished is reused, and what is unfinished goes on. `ROW+method.a=b+backbone.c=d` is a row with settings of
-    its own.
+    its own. On synthetic data without --backbone a small model is taken, with rounds, steps and a sweep that suit it.
     """
     from cotune.cli.compare import compare as carry_out
 
@@ -292,6 +298,7 @@ def compare(
         quiet=quiet,
         jobs=jobs,
         budget=budget,
+        match_norm=match_norm,
         base=base,
         local=local,
         cohort=cohort,
@@ -305,7 +312,7 @@ def compare(
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="fednl-needle, fednl-ablation or fednl-stream.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=REPRODUCED)],
     *,
     scale: Annotated[
         str, typer.Option(metavar="paper|laptop", help="The published setting, from the hub, or a synthetic one here.")
@@ -344,11 +351,15 @@ def data_show(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=c", help="A field of the task, as TOML; repeatable.")
     ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="The same as one HTML file with a plot.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Hashes of all rows by client, as JSON; they tell short texts.")
+    ] = None,
 ) -> None:
-    """Who holds what: rows read and skipped, each client's rows and labels."""
+    """Who holds what: rows read and skipped, each client's rows and labels, and what several of them have."""
     from cotune.cli.data import show as shown
 
-    for line in shown(task, seed=seed, sets=tuple(sets or ())):
+    for line in shown(task, seed=seed, sets=tuple(sets or ()), plot=plot, hashes=manifest):
         print(line, flush=True)
 
 
