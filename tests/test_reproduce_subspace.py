@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cotune import linalg
 from cotune.aggregate import ProductSVD
 from cotune.comparison import Question
+from cotune.comparison.lengths import WITHIN, Matched, length
 from cotune.comparison.question import with_rate
 from cotune.core.errors import Code, CotuneError
 from cotune.core.seeds import torch_generator
@@ -24,7 +25,6 @@ from cotune.core.spec import Entry, Role, Spec
 from cotune.core.state import Theta, from_bytes
 from cotune.reproduce import Laptop, geometry, nodata, paper, quadratic, ranks, tables, verdicts
 from cotune.reproduce.aligned import FEDAVG, ORTHONORMAL, SUBSPACE
-from cotune.reproduce.matched import WITHIN, Matched, length
 from cotune.reproduce.reproduction import Found
 from cotune.reproduce.subspace import Size, SubspaceHellaSwag, at_one_length, pulls, question
 from cotune.store import Run

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from cotune import engine as engines
 from cotune import experiment as experiments
+from cotune import synthetic
 from cotune import task as task_room
 from cotune.backbone import Backbone
 from cotune.core.contracts import Task
@@ -64,12 +65,14 @@ def load(
     sets: Iterable[str] = (),
     assume: str | None = None,
     say: Say = silent,
+    lacking: tuple[str, str] | None = None,
 ) -> Experiment:
     """The experiment behind a recipe's name or a TOML file, with options on top.
 
     Args:
         source: a recipe's name, or the path of a TOML file, which may say `recipe = NAME` and override parts of it.
-        backbone: a reference in place of `backbone.ref`.
+        backbone: a reference in place of `backbone.ref`; where nobody names one and the data are synthetic, a small one
+            that comes with cotune.
         task: a data reference, whose columns say the task where the file does not, or `KIND:REFERENCE`; of a task that
             draws its rows or knows its data, `KIND` or `KIND?key=value&key=value`.
         rounds: in place of `federation.rounds`.
@@ -77,7 +80,8 @@ def load(
         device: in place of `backbone.device`.
         sets: `a.b=c`, the value as TOML; a bare word is a text.
         assume: the kind of a task that neither the file nor `task` names, in place of reading columns.
-        say: is told which task was inferred from which columns.
+        say: is told which task was inferred from which columns, and which backbone nobody named.
+        lacking: where a backbone or a task is missing, and what to add, with `{}` for which, as an error says it.
 
     Raises:
         CotuneError: E_CONFIG, with the key, the value and the nearest key; E_DATA where columns say no task.
@@ -100,9 +104,11 @@ def load(
         tree["task"] = _merge(table, _task(task, table.get("kind", assume), say))
     for assignment in sets:
         _put(tree, *assigned(assignment))
-    for needed, fix in (("backbone", "--backbone pkg:minilm-l6"), ("task", "--task pkg:rotten-tomatoes")):
+    _add_backbone(tree, say)
+    for needed, example in (("backbone", "pkg:minilm-l6"), ("task", "pkg:rotten-tomatoes")):
         if needed not in tree:
-            raise CotuneError(Code.CONFIG, f"no {needed} given", where=source, fix=f"add {fix}, or a [{needed}] table")
+            where, fix = lacking or (source, f"add --{{0}} {example}, or a [{{0}}] table")
+            raise CotuneError(Code.CONFIG, f"no {needed} given", where=where, fix=fix.format(needed))
     return _experiment(tree)
 
 
@@ -208,6 +214,17 @@ def _file(path: Path) -> Tree:
         raise CotuneError(Code.CONFIG, "cannot read the experiment", where=str(path), got=error.strerror) from error
     except ValueError as error:
         raise CotuneError(Code.CONFIG, "not a TOML file", where=str(path), got=str(error)) from error
+
+
+def _add_backbone(tree: Tree, say: Say) -> None:
+    """Name the backbone of a synthetic task where nobody did, and say so."""
+    table = tree.get("backbone", {})
+    if "task" not in tree or not isinstance(table, dict) or "ref" in table:
+        return
+    task = resolve("task", task_room.KINDS, tree["task"])
+    if isinstance(task, Task) and (ref := synthetic.backbone(task)):
+        _put(tree, "backbone.ref", ref)
+        say(f"backbone {ref}: none was named, and the data are synthetic")
 
 
 def _method(tree: Tree) -> Method:

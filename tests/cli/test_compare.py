@@ -81,7 +81,7 @@ def test_with_a_budget_a_run_says_where_it_stopped(type_: Type) -> None:
 
 BAD: dict[str, tuple[list[str], str]] = {
     "no data": (["fedprox", "--backbone", "random:bert"], "add --task REF, or --base FILE"),
-    "no backbone": (["fedprox", "--task", "synth:sentiment"], "add --backbone REF, or --base FILE"),
+    "no backbone": (["fedprox", "--task", "classify:./mine.jsonl"], "add --backbone REF, or --base FILE"),
     "one row": (["fedprox", *ON, "--no-local"], "two rows"),
     "an unknown recipe": (["fedprox", "fedporx", *ON], "row 'fedporx': no recipe or file 'fedporx' · did you mean"),
     "an unknown metric": (["fedprox", *ON, "--metric", "accurcy"], "did you mean 'accuracy'?"),
@@ -125,5 +125,25 @@ def test_an_interruption_says_how_to_go_on(type_: Type, monkeypatch: pytest.Monk
     assert (said.status, said.err) == (130, "interrupted · repeat the command to go on\n")
 
 
+def test_on_synthetic_data_a_comparison_needs_no_backbone_and_says_what_it_takes(type_: Type) -> None:
+    rows, little = "synth:choice?domains=3&rows=60", ("--set", "method.budget={steps=1, batch=2}")
+    once = ("--rounds", "1", "--seeds", "1", "--jobs", "1")
+    said = type_("compare", "local", "lora-fedavg", "--task", rows, *once, *little)
+    assert (said.status, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[:2] == ["loading local, lora-fedavg", "task choice, from columns question, choices, answer"]
+    assert lines[2] == "backbone builtin:tiny-llama: none was named, and the data are synthetic"
+    assert lines[3].startswith("2 of 3 clients a round: so small a model")
+    assert lines[4] == "sweep x3,x10: every row has the better of these factors of its own learning rate"
+    assert "every row tries the same 2 factors of its own rate" in said.out
+    assert f"task choice on {rows} (synthetic) · backbone builtin:tiny-llama · 1 round · 2 clients a round" in lines
+    (folder,) = Path("runs").iterdir()
+    described = json.loads((folder / "comparison.json").read_text())
+    assert list(described["rows"]) == ["local", "lora-fedavg"], "local is there once"
+    assert (described["reference"], described["sweep"]) == ("lora-fedavg", ["x3", "x10"])
+    assert described["ground"]["backbone"]["ref"] == "builtin:tiny-llama"
+
+
 def test_rates_are_read_in_their_order_and_each_once() -> None:
+    assert rates("x3,x10,x3") == ["x3", "x10"]
     assert rates("1e-2,0.001,1e-3") == [0.01, 0.001]

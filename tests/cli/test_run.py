@@ -68,7 +68,7 @@ BAD: dict[str, tuple[Callable[[], list[str]], str, str]] = {
     "a missing file": (lambda: ["run", "nothing.toml", *ON], "E_CONFIG", "nothing.toml"),
     "an unknown recipe": (lambda: ["run", "fedporx", *ON], "E_CONFIG", "did you mean 'fedprox'?"),
     "a folder in place of a file": (lambda: ["run", ".", *ON], "E_CONFIG", "no recipe or file '.'"),
-    "no backbone": (lambda: ["run", "local", "--task", TASK], "E_CONFIG", "--backbone"),
+    "no backbone": (lambda: ["run", "local", "--task", "classify:./mine.jsonl"], "E_CONFIG", "--backbone"),
     "no data": (lambda: ["run", "local", "--backbone", BACKBONE], "E_CONFIG", "--task"),
     "a bare backbone": (lambda: ["run", "local", "--task", TASK, "--backbone", "bert"], "E_CONFIG", "ORG/bert"),
     "an unknown option of a backbone": (

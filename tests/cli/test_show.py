@@ -97,7 +97,12 @@ def test_a_recipe_alone_shows_its_method_and_what_to_add(type_: Type) -> None:
     assert set(tomllib.loads(said.out)) == {"name", "method"}
     assert "--backbone pkg:" in said.out
     assert "--task pkg:" in said.out
-    assert "--task" not in type_("show", "lora-fedavg", "--task", TASK).out.partition("to go on")[2].split("\n")[0]
+    named = type_("show", "lora-fedavg", "--task", "classify:./mine.jsonl").out.partition("to go on")[2].split("\n")[0]
+    assert "--backbone pkg:" in named
+    assert "--task" not in named
+    on_synthetic = type_("show", "lora-fedavg", "--task", TASK).out
+    assert tomllib.loads(on_synthetic)["backbone"]["ref"] == "builtin:tiny-llama"
+    assert "to go on" not in on_synthetic
 
 
 def test_a_shown_method_runs_with_what_was_missing(type_: Type) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from cotune.cli.progress import Lines, watcher
 from cotune.core.errors import Code, CotuneError
-from cotune.core.events import silent
+from cotune.core.events import Say, silent
+
+if TYPE_CHECKING:
+    from cotune.experiment import Experiment
+    from cotune.method import Method
 
 # What every run of a comparison would say again.
 _SAID_ONCE = frozenset({"loading", "loaded"})
@@ -27,8 +31,9 @@ def compare(
     reference: str | None,
     fresh: bool,
     quiet: bool,
-    jobs: int = 1,
+    jobs: int | None = None,
     budget: str | None = None,
+    match_norm: bool = False,
     **options: Any,
 ) -> None:
     """Resolve, run what is not there yet, and print what it came to; the folder alone when quiet.
@@ -42,26 +47,59 @@ def compare(
         reference: the row that the others are held against.
         fresh: throw away earlier runs.
         quiet: say nothing before the end.
-        jobs: runs at once.
+        jobs: runs at once; None for one, or for as many as there is room for where nobody names a backbone.
         budget: what a run may spend, as `bytes=2e6` or `flops=1e12`.
+        match_norm: bring rows to one length of update first.
         options: what else `comparison.load` takes.
 
     Raises:
         CotuneError: whatever resolving and running raise.
     """
-    grid = rates(sweep) if sweep else []
-    if not quiet:
-        print(f"loading {', '.join(sources)}", flush=True)  # before the libraries, which take a second or more
+    grid, tell = rates(sweep) if sweep else [], silent if quiet else say
+    tell(f"loading {', '.join(sources)}")  # before the libraries, which take a second or more
     from cotune import comparison, report
 
-    rows, ground, backbones = comparison.load(sources, say=silent if quiet else say, **options)
+    rows, ground, backbones = comparison.load(sources, say=tell, **options)
+    if comparison.unnamed(options.get("base"), options.get("sets", ()), options):
+        grid, jobs = _usual(rows, ground, grid, seeds=seeds, jobs=jobs, tell=tell)
     question = comparison.ask(
-        rows, ground, seeds=seeds, reference=reference, metric=metric, sweep=grid, backbones=backbones, budget=budget
+        rows,
+        ground,
+        seeds=seeds,
+        reference=reference,
+        metric=metric,
+        sweep=grid,
+        backbones=backbones,
+        budget=budget,
+        match_norm=match_norm,
     )
     with _repeatable(), watcher(Console(highlight=False), quiet) as lines:
-        found = comparison.answer(question, out, fresh=fresh, watch=Told(lines), jobs=jobs)
+        found = comparison.answer(question, out, fresh=fresh, watch=Told(lines), jobs=jobs or 1)
     page = report.write([run.folder for runs in found.runs.values() for run in runs], found.folder)
     print(found.folder if quiet else f"\n{found}\n\nfolder {found.folder}\nreport {page}", flush=True)
+
+
+def _usual(
+    rows: Mapping[str, Method],
+    ground: Experiment,
+    grid: list[float | str],
+    *,
+    seeds: int,
+    jobs: int | None,
+    tell: Say,
+) -> tuple[list[float | str], int]:
+    """The sweep and the runs at once that rows on a small model have where they are not given."""
+    from cotune import synthetic
+    from cotune.engine.capacity import Room, capacity
+
+    if not grid and all("lr" in type(method.optimizer).model_fields for method in rows.values()):
+        grid = rates(synthetic.SWEEP)
+        tell(f"sweep {synthetic.SWEEP}: every row has the better of these factors of its own learning rate")
+    if jobs is None:
+        backbone = ground.backbone
+        jobs, _ = capacity(None, len(rows) * seeds, backbone.threads, backbone.device, Room.measured())
+        tell(f"{jobs} {'run' if jobs == 1 else 'runs'} at once")
+    return grid, jobs
 
 
 class Told:
@@ -94,14 +132,15 @@ class Told:
         self.lines(name, about)
 
 
-def rates(text: str) -> list[float]:
-    """The learning rates of `1e-3,1e-2`, each once.
+def rates(text: str) -> list[float | str]:
+    """The learning rates of `1e-3,1e-2`, or the factors of `x1,x10`, each once.
 
     Raises:
         CotuneError: E_CONFIG when it cannot be read.
     """
     try:
-        return list(dict.fromkeys(float(word) for word in text.split(",")))
+        words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+        return list(dict.fromkeys(word if word.startswith("x") else float(word) for word in words))
     except ValueError as error:
         raise CotuneError(
             Code.CONFIG, "cannot read the learning rates", where="--sweep", got=text, expected="say 1e-4,1e-3,1e-2"

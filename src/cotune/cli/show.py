@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotune import resolve
+from cotune import resolve, synthetic
 from cotune.cli import toml
 from cotune.cli.claim import claim
 from cotune.cli.halves import halves
@@ -131,6 +131,9 @@ def view(
     options |= {name: STAND_INS[name] if name in missing else value for name, value in given.items()}
     assume = Classify.kind if shapes_only else None  # columns would say which task, but no data is read
     experiment = resolve.load(source, sets=sets, assume=assume, **options)
+    if missing == ("backbone",) and not shapes_only and (usual := synthetic.backbone(experiment.task)):
+        missing, options["backbone"] = (), usual
+        experiment = resolve.load(source, sets=sets, **options)
     if probe and (missing or shapes_only):
         wanted = " ".join(f"--{name} {_example(name)}" for name in missing)
         fix = f"add {wanted}" if wanted else "leave --shapes-only out"

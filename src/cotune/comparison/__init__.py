@@ -10,7 +10,7 @@ from cotune import resolve
 from cotune.backbone import Backbone
 from cotune.comparison.measure import measure
 from cotune.comparison.play import DESCRIPTION, Player
-from cotune.comparison.question import LOCAL, Question, ask, load
+from cotune.comparison.question import LOCAL, Question, ask, load, unnamed
 from cotune.comparison.table import plain, text
 from cotune.core.contracts import Task
 from cotune.core.events import Watch, quiet
@@ -21,7 +21,7 @@ from cotune.federation import Evaluation, Federation
 from cotune.method import Method
 from cotune.store import Run, lock, read_json, write_atomic, write_json
 
-__all__ = ["Comparison", "Question", "answer", "ask", "compare", "load"]
+__all__ = ["Comparison", "Question", "answer", "ask", "compare", "load", "unnamed"]
 
 TABLE, TEXT = "table.json", "table.txt"
 
@@ -55,7 +55,7 @@ def compare(
     evaluation: Evaluation | None = None,
     seed: int = 0,
     seeds: int = 3,
-    sweep: Iterable[float] = (),
+    sweep: Iterable[float | str] = (),
     metric: str | None = None,
     reference: str | None = None,
     local: bool = True,
@@ -67,6 +67,7 @@ def compare(
     backbones: Mapping[str, Backbone] | None = None,
     jobs: int = 1,
     budget: str | None = None,
+    match_norm: bool = False,
 ) -> Comparison:
     """Run every row on the same data, cohorts, batches, start and client-steps, and return what that shows.
 
@@ -81,9 +82,9 @@ def compare(
             budget, on test rows and every client's own.
         seed: the first seed.
         seeds: how many; each decides data, cohorts, batches and initialisation together.
-        sweep: learning rates, of which every row is given its best on one more seed.
+        sweep: learning rates, of which every row is given its best on one more seed; "x3" is three times the row's own.
         metric: to compare by; accuracy where the task has it, else the loss.
-        reference: the row that the others are held against; the first by default.
+        reference: the row that the others are held against; by default the first that aggregates.
         local: add the recipe `local` where no row stays unaggregated.
         name: the first part of the folder's name.
         out: the folder of the comparison's folder.
@@ -93,6 +94,7 @@ def compare(
         backbones: label -> the backbone of a row that sees the same weights in another way, through a window say.
         jobs: runs at once, each in a process of its own.
         budget: `bytes=2e6` or `flops=1e12`: what all clients of a run may spend together, in at most all its rounds.
+        match_norm: bring rows of factors to one length of update first, by their learning rates, on one more seed.
 
     Raises:
         CotuneError: E_CONFIG or E_CONFLICT for rows that cannot be compared, and whatever a run raises.
@@ -119,6 +121,7 @@ def compare(
         reference=reference,
         backbones=backbones,
         budget=budget,
+        match_norm=match_norm,
     )
     return answer(question, out, fresh=fresh, watch=watch, make_engine=make_engine, jobs=jobs)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cotune.comparison.lengths import Lengthened, length
 from cotune.comparison.play import Outcome
 from cotune.comparison.played import Crowd, Played, rate
 from cotune.comparison.question import Question
@@ -132,6 +133,7 @@ class Figures:
         rounds: under each seed.
         spent: of the budget of each seed's run, as a share; empty where there is none.
         fall: of the loss on held-back rows over the last quarter of the rounds, as a share; None where not known.
+        length: of the update, where rows were brought to one; None elsewhere, and for rows that have none.
     """
 
     label: str
@@ -154,6 +156,7 @@ class Figures:
     rounds: tuple[int, ...] = ()
     spent: tuple[float, ...] = ()
     fall: float | None = None
+    length: float | None = None
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,8 @@ class Measured:
         matched: whether a row that two seeds test on is known to be one; not so where a task scores parts of rows.
         chance: what guessing scores, mean over seeds; None where the metric has no such thing.
         strata: one a stratum of the test rows, where the task has them.
+        lengths: label -> how it was brought to one length of update.
+        synthetic: whether the data are.
     """
 
     question: Question
@@ -212,6 +217,8 @@ class Measured:
     matched: bool
     chance: float | None
     strata: tuple[Stratum, ...] = ()
+    lengths: Mapping[str, Lengthened] = field(default_factory=dict)
+    synthetic: bool = False
 
     @property
     def early(self) -> list[str]:
@@ -249,10 +256,11 @@ def measure(question: Question, outcome: Outcome) -> Measured:
         matched=all(p.tested(metric, len(c.tests)) is not None for p, c in zip(first, outcome.crowds, strict=True)),
         chance=None if None in chances else _mean([chance for chance in chances if chance is not None]),
         strata=tuple(
-            _stratum(cell, scores, np.array([other == cell for other in cells]), metric, draw)
-            for cell in dict.fromkeys(cells)
-            if cell
+            _stratum(cell, scores, np.array([cell in of for of in cells]), metric, draw)
+            for cell in dict.fromkeys(itertools.chain.from_iterable(cells))
         ),
+        lengths=outcome.lengths,
+        synthetic=bool(first[0].about["data"].get("synthetic")),
     )
 
 
@@ -298,9 +306,12 @@ def _stratum(cell: str, scores: Mapping[str, Array], there: NDArray[np.bool_], m
     return Stratum(cell, int(there.sum()), values, _pairs(found, metric, draw))
 
 
-def _tables(outcome: Outcome, metric: str) -> tuple[dict[str, Array], list[str]]:
-    """Label -> (different test rows, seeds), NaN where a seed did not score a row; and the stratum of each test row."""
-    cells: dict[str, str] = {}
+def _tables(outcome: Outcome, metric: str) -> tuple[dict[str, Array], list[tuple[str, ...]]]:
+    """Label -> (different test rows, seeds), NaN where a seed did not score a row; and the strata of each test row.
+
+    A row that is of the tail under one seed and of the head under another is of neither.
+    """
+    cells: dict[str, tuple[str, ...]] = {}
     found: dict[str, list[dict[str, float]]] = {}
     for label, runs in outcome.runs.items():
         found[label] = []
@@ -311,7 +322,7 @@ def _tables(outcome: Outcome, metric: str) -> tuple[dict[str, Array], list[str]]
                 fix = "leave it out, or lower its learning rate: finished runs are kept"
                 raise CotuneError(Code.NONFINITE, what, where=f"{metric}, seed {played.experiment.seeds.seed}", fix=fix)
             named = _named(played, crowd, metric)
-            cells |= dict(named)
+            cells |= {name: tuple(cell for cell in of if cell in cells.get(name, of)) for name, of in named}
             found[label].append(dict(zip((name for name, _ in named), values, strict=True)))
     places = {name: i for i, name in enumerate(cells)}
     tables = {}
@@ -322,13 +333,13 @@ def _tables(outcome: Outcome, metric: str) -> tuple[dict[str, Array], list[str]]
     return tables, list(cells.values())
 
 
-def _named(played: Played, crowd: Crowd, metric: str) -> list[tuple[str, str]]:
-    """(name, stratum) of the test row behind each score; a name of its own for each where the task scores parts."""
+def _named(played: Played, crowd: Crowd, metric: str) -> list[tuple[str, tuple[str, ...]]]:
+    """(name, strata) of the test row behind each score; a name of its own for each where the task scores parts."""
     tested = played.tested(metric, len(crowd.tests))
     if tested is not None:
         return [(crowd.tests[i], crowd.cells[i]) for i in tested]
     split = played.about["data"].get("test_manifest", played.experiment.seeds.seed)
-    return [(f"{split}/{i}", "") for i in range(len(played.scores[metric]))]
+    return [(f"{split}/{i}", ()) for i in range(len(played.scores[metric]))]
 
 
 def _figures(label: str, outcome: Outcome, scores: Array, question: Question, draw: int) -> Figures:
@@ -345,6 +356,7 @@ def _figures(label: str, outcome: Outcome, scores: Array, question: Question, dr
     costs = ("uplink_bytes", "downlink_bytes", "flops", "seconds")
     falls = [played.fall for played in runs]
     known, allowance = [fall for fall in falls if fall is not None], question.allowance
+    moved = [length(played.run) or 0.0 for played in runs] if label in outcome.lengths else []
     return Figures(
         label=label,
         value=value,
@@ -362,6 +374,7 @@ def _figures(label: str, outcome: Outcome, scores: Array, question: Question, dr
         rounds=tuple(len(played.records) for played in runs),
         spent=tuple(allowance.of(played.records) / allowance.amount for played in runs) if allowance else (),
         fall=_mean(known) if known and len(known) == len(falls) and together else None,
+        length=_mean(moved) if moved else None,
         **{cost: _mean([played.total(cost) for played in runs]) for cost in costs},
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cotune.comparison.ahead import ahead
 from cotune.comparison.allowance import carry_out
+from cotune.comparison.lengths import Lengthened, length, one_length
 from cotune.comparison.played import Crowd, Played, check_same, names, rate
 from cotune.comparison.question import Question, with_rate
 from cotune.comparison.search import Search, choose
@@ -21,6 +22,7 @@ from cotune.store import Run, read_json, write_json
 
 DESCRIPTION = "comparison.json"
 SEARCHED = "search"  # the folder of the runs that tried learning rates
+TRIES = 6  # guesses of a row at most, on its way to a length
 DIVERGED = (Code.QUORUM, Code.NONFINITE)
 
 
@@ -32,11 +34,13 @@ class Outcome:
         runs: label -> its runs, one a seed.
         crowds: one a seed.
         searches: label -> how its learning rate was chosen.
+        lengths: label -> how it was brought to the length of the others.
     """
 
     runs: Mapping[str, Sequence[Played]]
     crowds: Sequence[Crowd]
     searches: Mapping[str, Search]
+    lengths: Mapping[str, Lengthened] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Player:
         jobs: processes that carry out runs at once; with one, it is this process.
         numbers: of the runs, as they are started.
         done: hashes of the runs that other processes have carried out.
+        more: the rows of runs beside the sweep and the seeds, as they turn out to be needed.
     """
 
     question: Question
@@ -62,6 +67,7 @@ class Player:
     jobs: int = 1
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     done: set[str] = field(default_factory=set)
+    more: list[str] = field(default_factory=list)
 
     @property
     def out(self) -> Path:
@@ -79,13 +85,15 @@ class Player:
         methods, searches = dict(question.rows), {}
         if question.sweep:
             clients = self._crowd(question.search_seed).clients
-            trials = {label: [self._trial(label, lr, clients) for lr in question.sweep] for label in methods}
+            trials = {label: [self._trial(label, lr, clients) for lr in question.rates(label)] for label in methods}
             self._ahead([(label, one) for label, ones in trials.items() for one in ones], self.out / SEARCHED)
             searches = {
                 label: choose(label, [self._try(one, label) for one in ones], question.metric)
                 for label, ones in trials.items()
             }
             methods = {label: with_rate(method, searches[label].chosen) for label, method in methods.items()}
+        lengths = self._at_one_length(methods, searches) if question.match_norm else {}
+        methods |= {label: with_rate(methods[label], one.matched.lr) for label, one in lengths.items()}
         crowds = [self._crowd(seed) for seed in question.numbers]
         planned = {
             label: [
@@ -94,14 +102,49 @@ class Player:
             ]
             for label, method in methods.items()
         }
-        self._describe(planned, searches)
+        self._describe(planned, searches, lengths)
         self._ahead([(label, one) for label, ones in planned.items() for one in ones], self.out)
         runs: dict[str, list[Played]] = {label: [] for label in planned}
         for i, seed in enumerate(question.numbers):
             for label, ones in planned.items():
                 runs[label].append(self._paid(self._run(ones[i], self.out, label), label))
             check_same(seed, {label: played[i] for label, played in runs.items()})
-        return Outcome(runs, crowds, searches)
+        return Outcome(runs, crowds, searches, lengths)
+
+    def _at_one_length(self, methods: Mapping[str, Method], searches: Mapping[str, Search]) -> dict[str, Lengthened]:
+        """The rows of factors at the rates at which their updates are as long as the shortest at its best rate.
+
+        It begins with the runs of the sweep; without one, with a run of each row at its own rate.
+        """
+        question, out = self.question, self.out / SEARCHED
+        played: dict[str, list[Played]] = {label: [] for label in question.measured}
+
+        def play(guesses: Mapping[str, float]) -> dict[str, float | None]:
+            trials = {label: question.trial(label, lr, ()) for label, lr in guesses.items()}
+            self.more.extend(trials)
+            self._ahead([*trials.items()], out)
+            for label, one in trials.items():
+                played[label].append(self._try(one, label))
+            return {label: _length(played[label][-1]) for label in trials}
+
+        tried: dict[str, dict[float, float | None]] = {}
+        if searches:
+            for label in played:
+                swept = {lr: question.trial(label, lr, ()) for lr in question.rates(label)}
+                tried[label] = {lr: _length(self._try(one, label, again=True)) for lr, one in swept.items()}
+        rates = {label: float(rate(methods[label]) or 0) for label in played}
+        if not searches:
+            tried = {label: {rates[label]: found} for label, found in play(rates).items()}
+        found = one_length(tried, rates, play, tries=TRIES)
+        return {
+            label: Lengthened(
+                one,
+                question.search_seed,
+                sum(run.client_steps for run in played[label]),
+                sum(run.total("seconds") for run in played[label]),
+            )
+            for label, one in found.items()
+        }
 
     def _run(self, experiment: Experiment, out: Path, label: str) -> Played:
         seed, lr, told = experiment.seeds.seed, rate(experiment.method), experiment.hash in self.done
@@ -164,7 +207,7 @@ class Player:
 
     def _say(self, experiment: Experiment, label: str) -> None:
         """Which run it is."""
-        of = len(self.question.rows) * (len(self.question.sweep) + self.question.seeds)
+        of = len(self.question.rows) * (len(self.question.sweep) + self.question.seeds) + len(self.more)
         seed, lr = experiment.seeds.seed, rate(experiment.method)
         self.watch("comparing", {"number": next(self.numbers), "of": of, "row": label, "seed": seed, "lr": lr})
 
@@ -178,8 +221,13 @@ class Player:
             self.done.add(experiment.hash)
             self._say(experiment, labels[experiment.hash])
 
-    def _try(self, experiment: Experiment, label: str) -> Played:
-        """A run of the search, finished or fallen apart; one that fell apart before is left as it is."""
+    def _try(self, experiment: Experiment, label: str, *, again: bool = False) -> Played:
+        """A run of the search, finished or fallen apart; one that fell apart before is left as it is.
+
+        Whoever looks at it `again` finds it there, and nothing is said.
+        """
+        if again:
+            self.done.add(experiment.hash)
         out, allowance = self.out / SEARCHED, self.question.allowance
         status = experiment.folder(out) / "status.json"
         told = experiment.hash in self.done
@@ -207,9 +255,14 @@ class Player:
         if not corpus.test or not any(client.rows for client in clients):
             raise CotuneError(Code.CONFLICT, "a comparison needs rows to train on and to test on", where="task")
         tests, task = corpus.test[: self.question.ground.evaluation.rows], self.question.ground.task
-        return Crowd(clients, names(tests), [task.cell(row) for row in tests])
+        return Crowd(clients, names(tests), [corpus.cells(i, task.cell(row)) for i, row in enumerate(tests)])
 
-    def _describe(self, planned: Mapping[str, Sequence[Experiment]], searches: Mapping[str, Search]) -> None:
+    def _describe(
+        self,
+        planned: Mapping[str, Sequence[Experiment]],
+        searches: Mapping[str, Search],
+        lengths: Mapping[str, Lengthened],
+    ) -> None:
         """What comparison.json says: the question, and where its runs are."""
         question = self.question
         ground = question.ground.resolved()
@@ -225,9 +278,16 @@ class Player:
                 "backbone": ones[0].backbone.model_dump(mode="json") if label in question.backbones else None,
                 "runs": [{"seed": one.seeds.seed, "folder": folder(one), "hash": one.hash} for one in ones],
                 "search": asdict(searches[label]) if label in searches else None,
+                "length": asdict(lengths[label]) if label in lengths else None,
             }
             for label, ones in planned.items()
         }
         options = {name: getattr(question, name) for name in ("reference", "metric", "sweep")}
+        options |= {"sweep": [f"x{factor:g}" for factor in question.sweep]} if question.relative else {}
         options["budget"] = None if question.allowance is None else str(question.allowance)
         write_json(self.folder / DESCRIPTION, {"rows": rows, "seeds": question.numbers, **options, "ground": ground})
+
+
+def _length(played: Played) -> float | None:
+    """How far the weights of a run are from their start; None where training fell apart."""
+    return length(played.run) if played.ended else None

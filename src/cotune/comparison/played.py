@@ -26,12 +26,12 @@ class Crowd:
     Attributes:
         clients: everyone, with how many rows each has.
         tests: a name for each test row, the same under every seed that tests on it.
-        cells: the stratum of each test row, '' for none.
+        cells: the strata of each test row, any number.
     """
 
     clients: Sequence[ClientInfo]
     tests: Sequence[str]
-    cells: Sequence[str]
+    cells: Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)

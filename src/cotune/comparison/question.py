@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotune import resolve
+from cotune import resolve, synthetic
 from cotune.backbone import Backbone
 from cotune.comparison.allowance import Allowance
+from cotune.comparison.played import rate
 from cotune.core.contracts import ClientInfo
 from cotune.core.errors import Code, CotuneError, nearest
-from cotune.core.part import kind_of
+from cotune.core.events import silent
+from cotune.core.part import Capability, kind_of
 from cotune.core.part import resolve as part
 from cotune.core.seeds import Seeds
 from cotune.core.view import Budget, Schedule
@@ -31,6 +33,8 @@ NO_GROUND = (
     'task={kind="classify", data="synth:sentiment"}',
     *("federation={}", "evaluation={}", "seeds={}"),
 )
+LACKING = ("cotune compare", "add --{} REF, or --base FILE; of a row, the method alone counts")
+_NAMES_BACKBONE = re.compile(r"backbone(\.ref)?=")
 _APART = re.compile(r"\+(?=(?:backbone|method)\.[\w.]+=)")  # what a row has of its own begins here
 NO_METHOD = 'method={trainable="full", optimizer={kind="sgd", lr=0}, budget={steps=1}}'
 
@@ -46,8 +50,10 @@ class Question:
         reference: the row that the others are held against.
         metric: by which.
         sweep: the learning rates to choose from, row by row; none to leave each row its own.
+        relative: whether those are factors of each row's own rate.
         backbones: label -> the backbone of a row that has settings of its own, a window say; the weights are the same.
         allowance: what each run may spend of the rounds that the ground has; None for all of them.
+        match_norm: whether rows of factors are brought to one length of update before they are compared.
     """
 
     rows: Mapping[str, Method]
@@ -58,6 +64,13 @@ class Question:
     sweep: tuple[float, ...] = ()
     backbones: Mapping[str, Backbone] = field(default_factory=dict)
     allowance: Allowance | None = None
+    match_norm: bool = False
+    relative: bool = False
+
+    def rates(self, label: str) -> tuple[float, ...]:
+        """The learning rates that a row chooses from."""
+        own = rate(self.rows[label]) or 0.0
+        return tuple(float(f"{own * factor:.12g}") for factor in self.sweep) if self.relative else self.sweep
 
     @property
     def numbers(self) -> list[int]:
@@ -73,6 +86,11 @@ class Question:
     def alone(self) -> list[str]:
         """The rows that never aggregate."""
         return [label for label, method in self.rows.items() if method.share == "none"]
+
+    @property
+    def measured(self) -> list[str]:
+        """The rows whose update has a length: that of the products of factors which all clients share."""
+        return [label for label, method in self.rows.items() if _has_length(method)]
 
     @property
     def budget(self) -> Budget:
@@ -133,14 +151,16 @@ def ask(
     seeds: int,
     reference: str | None = None,
     metric: str | None = None,
-    sweep: Iterable[float] = (),
+    sweep: Iterable[float | str] = (),
     backbones: Mapping[str, Backbone] | None = None,
     budget: str | None = None,
+    match_norm: bool = False,
 ) -> Question:
     """The question, with what was left out filled in, or the reason why it has no answer.
 
     Where the ground does not say, four rounds are scored, the last one among them, on test rows and on what every
-    client holds back; with a `budget`, such as `bytes=2e6`, every round is.
+    client holds back; with a `budget`, such as `bytes=2e6`, every round is. With `match_norm`, rows of factors are
+    brought to one length of update first.
 
     Raises:
         CotuneError: E_CONFIG for a number, a metric or a reference that is none; E_CONFLICT for rows that cannot be
@@ -148,7 +168,8 @@ def ask(
     """
     metrics = ground.task.metrics
     metric = metric or ("accuracy" if "accuracy" in metrics else "loss")
-    reference = reference or next(iter(rows), "")
+    together = (label for label, method in rows.items() if method.share != "none")
+    reference = reference or next(together, next(iter(rows), ""))
     if len(rows) < 2:
         raise CotuneError(Code.CONFIG, "a comparison needs two rows", where="cotune compare", got=len(rows))
     for what, given, known in (("metric", metric, metrics), ("reference", reference, rows)):
@@ -157,18 +178,20 @@ def ask(
     if not 1 <= seeds <= SEARCH:
         raise CotuneError(Code.CONFIG, "too many or too few seeds", where="--seeds", got=seeds, expected="1 to 1000")
     _check_budgets(rows)
-    grid = tuple(sweep)
+    grid, relative = _grid(sweep)
     for label, method in rows.items() if grid else ():
         if "lr" not in type(method.optimizer).model_fields:
             what = f"row '{label}' has no learning rate: its optimizer is '{kind_of(type(method.optimizer))}'"
             raise CotuneError(Code.CONFLICT, what, where="--sweep", fix="leave the sweep out, or the row")
         for lr in grid:
-            with_rate(method, lr)
+            with_rate(method, lr * (rate(method) or 0.0) if relative else lr)
     if ground.evaluation.which == "none":
         raise CotuneError(Code.CONFLICT, "nothing would be scored", where="evaluation.which", got="none")
     allowance = Allowance.read(budget) if budget else None
     if allowance is not None:
         _check_schedules(rows)
+    if match_norm:
+        _check_lengths(rows, allowance)
     usual = {"every": 1 if allowance else math.ceil(ground.federation.rounds / 4), "which": "all"}
     left_out = {name: value for name, value in usual.items() if name not in ground.evaluation.model_fields_set}
     evaluation = Evaluation.model_validate({**dict(ground.evaluation), **left_out})
@@ -177,16 +200,20 @@ def ask(
     for label in own:
         if label not in rows:
             raise CotuneError(Code.CONFIG, f"no row '{label}'", where="backbones", fix=nearest(label, rows))
-    return Question(rows, ground, seeds, reference, metric, grid, own, allowance)
+    return Question(rows, ground, seeds, reference, metric, grid, own, allowance, match_norm, relative)
 
 
 def with_rate(method: Method, lr: float) -> Method:
-    """The method at another learning rate.
+    """The method at another learning rate; a rate of its own that the model's back half has keeps its ratio to it.
 
     Raises:
         CotuneError: E_CONFIG when its optimizer does not take it.
     """
-    return _with(method, optimizer=part("optimizer", ROOMS["optimizer"], {**method.optimizer.model_dump(), "lr": lr}))
+    fields = {**method.optimizer.model_dump(), "lr": lr}
+    before, back = getattr(method.optimizer, "lr", None), fields.get("lr_back")
+    if before and back:
+        fields["lr_back"] = back * (lr / before)
+    return _with(method, optimizer=part("optimizer", ROOMS["optimizer"], fields))
 
 
 def load(
@@ -195,10 +222,12 @@ def load(
     base: str | None = None,
     local: bool = True,
     cohort: int | None = None,
-    sets: Iterable[str] = (),
+    sets: Sequence[str] = (),
     **options: Any,
 ) -> tuple[dict[str, Method], Experiment, dict[str, Backbone]]:
     """The rows behind recipe names and TOML files, the ground they share, and the backbones of rows with their own.
+
+    Where nobody names a backbone, synthetic data have one, and rounds, a cohort and steps that it learns with.
 
     Args:
         sources: of a file, the method alone counts; `+method.a=b` and `+backbone.a=b` behind it are for this row alone.
@@ -211,14 +240,17 @@ def load(
     Raises:
         CotuneError: E_CONFIG, with what is missing or wrong.
     """
+    usual = ""
+    if unnamed(base, sets, options):
+        sets, cohort, usual = _usual(sources, sets, cohort, options)
     given = [*sets, *([] if cohort is None else [f"federation.cohort={cohort}"])]
     own = [text for text in given if text.startswith(("method.", "method="))]
     shared = [text for text in given if text not in own]
-    for needed in ("backbone", "task"):
-        if base is None and not options.get(needed) and not any(text.startswith(needed) for text in shared):
-            fix = f"add --{needed} REF, or --base FILE; of a row, the method alone counts"
-            raise CotuneError(Code.CONFIG, f"no {needed} given", where="cotune compare", fix=fix)
+    if base is None:
+        options["lacking"] = LACKING
     ground = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD], **options)
+    if usual:
+        options.get("say", silent)(usual)
     if base is None:
         ground = ground.model_copy(update={"name": "compare"})
     rows: dict[str, Method] = {}
@@ -232,10 +264,40 @@ def load(
         rows[label] = _row(source, label, [*own, *(text for text in apart if text.startswith("method."))])
         seen = [text for text in apart if text.startswith("backbone.")]
         if seen:
-            backbones[label] = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD, *seen], **options).backbone
+            told = {**options, "backbone": ground.backbone.ref, "say": silent}
+            backbones[label] = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD, *seen], **told).backbone
     if local and not any(method.share == "none" for method in rows.values()):
         rows[LOCAL] = _row(LOCAL, LOCAL, own)
     return rows, ground, backbones
+
+
+def unnamed(base: str | None, sets: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Whether nobody names a backbone."""
+    return base is None and not options.get("backbone") and not any(map(_NAMES_BACKBONE.match, sets))
+
+
+def _usual(
+    sources: Sequence[str], sets: Sequence[str], cohort: int | None, options: dict[str, Any]
+) -> tuple[Sequence[str], int | None, str]:
+    """Assignments and a cohort with what a synthetic task has by default, the rounds among the options, and a line.
+
+    What is given stays; a file has steps of its own.
+    """
+    known = resolve.recipes()
+    ground = resolve.load(LOCAL, sets=[*sets, NO_METHOD], **{**options, "say": silent, "lacking": LACKING})
+    told = []
+    if options.get("rounds") is None and not any(text.startswith("federation") for text in sets):
+        options["rounds"] = synthetic.ROUNDS
+        told.append(f"{synthetic.ROUNDS} rounds")
+    clients = sum(bool(rows.train) for rows in ground.task.load(ground.seeds).clients.values())
+    if cohort is None and clients > synthetic.COHORT and not any(text.startswith("federation") for text in sets):
+        cohort = synthetic.COHORT
+        told.append(f"{cohort} of {clients} clients a round")
+    plain = all(_APART.split(source)[0] in known for source in sources)
+    if plain and not any(text.startswith("method.budget") or text.startswith("method=") for text in sets):
+        sets = [*sets, f"method.budget.steps={synthetic.STEPS}"]
+        told.append(f"{synthetic.STEPS} steps of each")
+    return sets, cohort, f"{', '.join(told)}: so small a model learns with these, and none was named" if told else ""
 
 
 def _row(source: str, label: str, sets: Sequence[str]) -> Method:
@@ -266,6 +328,43 @@ def _check_budgets(rows: Mapping[str, Method]) -> None:
                 got="; ".join(f"{n}: {expected[n]} and {v}" for n, v in budget.items() if v != expected[n]),
                 fix="give all rows the same, say --set method.budget.steps=10",
             )
+
+
+def _grid(sweep: Iterable[float | str]) -> tuple[tuple[float, ...], bool]:
+    """The numbers of a sweep, and whether they are factors, which are written `x3`.
+
+    Raises:
+        CotuneError: E_CONFIG for a factor that is none, and for rates and factors together.
+    """
+    given = list(sweep)
+    factors = [text.removeprefix("x") for text in given if isinstance(text, str)]
+    try:
+        numbers = tuple(float(one) for one in (factors or given))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != len(given) or (factors and not all(0 < number < math.inf for number in numbers)):
+        got = ", ".join(map(str, given))
+        expected = "rates, 1e-4,1e-3, or factors of each row's own, x1,x10"
+        raise CotuneError(Code.CONFIG, "cannot read the sweep", where="--sweep", got=got, expected=expected)
+    return tuple(dict.fromkeys(numbers)), bool(factors)
+
+
+def _has_length(method: Method) -> bool:
+    """Whether what is averaged is factors alone, and a learning rate decides how far they go."""
+    factors = Capability.FACTORS in method.trainable.gives and method.share != "none"
+    return factors and "lr" in type(method.optimizer).model_fields
+
+
+def _check_lengths(rows: Mapping[str, Method], allowance: Allowance | None) -> None:
+    """Refuse one length where fewer than two rows have any, or where a run may end before its last round."""
+    fix = "leave --match-norm out"
+    if allowance is not None:
+        what = "a row that stops early is as long as it came"
+        raise CotuneError(Code.CONFLICT, what, where="--match-norm", got=f"a budget of {allowance}", fix=fix)
+    able = [label for label, method in rows.items() if _has_length(method)]
+    if len(able) < 2:
+        what = "one length needs two rows of factors that are averaged"
+        raise CotuneError(Code.CONFLICT, what, where="--match-norm", got=", ".join(able) or "none", fix=fix)
 
 
 def _check_schedules(rows: Mapping[str, Method]) -> None:

@@ -57,7 +57,9 @@ def notes(measured: Measured) -> list[str]:
             f"McNemar: the test rows that a row alone has right, those that {question.reference} alone has right, and "
             "the p-value, not corrected. A test row of several seeds counts once, for whoever has it right under more."
         )
-    lines += [*_spending(measured), *_settling(measured)]
+    if not measured.searches and not measured.lengths:
+        lines.append("search: none. Every row has the learning rate of its recipe or file, which may suit it or not.")
+    lines += [*_spending(measured), *_settling(measured), *_lengths(measured)]
     if not measured.matched:
         lines.append(
             "the task scores parts of rows: each is taken as independent, also of the same row or another seed."
@@ -108,6 +110,20 @@ def _spending(measured: Measured) -> list[str]:
     if question.alone and question.allowance.what == "bytes":
         lines.append(f"{', '.join(question.alone)}: steps cost no bytes; they are those of all {most} rounds.")
     return lines
+
+
+def _lengths(measured: Measured) -> list[str]:
+    """What one length is, and who is not at it."""
+    if not measured.lengths:
+        return []
+    apart = [row.label for row in measured.figures if row.label not in measured.lengths]
+    missed = [label for label, one in measured.lengths.items() if not one.matched.reached]
+    own = f" {', '.join(apart)}: no such length, and the learning rate stays." if apart else ""
+    told = f" Not within 10 % of it: {', '.join(missed)}." if missed else ""
+    return [
+        "length: of the update, √Σ ‖s B A‖² over all layers, from the start to the last round, mean over seeds. Rows "
+        f"are compared at learning rates at which they are equally long on the search's seed.{told}{own}"
+    ]
 
 
 def _settling(measured: Measured) -> list[str]:

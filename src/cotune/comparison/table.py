@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cotune.comparison.lengths import Lengthened
 from cotune.comparison.measure import Figures, Measured, Pair
 from cotune.comparison.said import NOTHING, WEAK, amount, discordant, interval, notes, size, spread, verdicts
 from cotune.core.record import SHARES
 from cotune.diagnose.paired import RESAMPLES, direction
+from cotune.federation import Federation
 from cotune.store import Table
 
 
 def text(measured: Measured) -> str:
     """The tables, what they show, and how to read them."""
-    blocks = [_head(measured), str(_quality(measured))]
+    blocks = [f"{_head(measured)}\n{_ground(measured)}", str(_quality(measured))]
     if measured.strata:
         said = f"{measured.question.metric} and gain over {measured.question.reference}, by stratum of the test rows"
         blocks.append(f"{said}\n{_strata(measured)}")
     blocks.append(str(_cost(measured)))
     if measured.searches:
         blocks.append(f"{_search_head(measured)}\n{_search(measured)}")
+    if measured.lengths:
+        blocks.append(f"{_lengths_head(measured)}\n{_lengths(measured)}")
     return "\n\n".join([*blocks, "\n".join(verdicts(measured)), "\n".join(notes(measured))])
 
 
@@ -59,6 +63,7 @@ def plain(measured: Measured) -> dict[str, Any]:
             {**asdict(stratum), "pairs": [_plain(pair) for pair in stratum.pairs]} for stratum in measured.strata
         ],
         "search": {label: asdict(search) for label, search in measured.searches.items()},
+        "lengths": {label: _lengthened(one) for label, one in measured.lengths.items()},
         "verdicts": verdicts(measured),
         "notes": notes(measured),
     }
@@ -81,6 +86,26 @@ def _head(measured: Measured) -> str:
     budget = [f"budget {question.allowance} a run"] if question.allowance else []
     early = ["early"] if measured.early else ["not known whether early"] if measured.unsettled else []
     return " · ".join([f"{question.metric}, {better} is better", counted, n, *chance, *budget, *early])
+
+
+def _ground(measured: Measured) -> str:
+    """What all rows share."""
+    ground = measured.question.ground
+    task = [ground.task.kind, *([f"on {data}"] if (data := getattr(ground.task, "data", None)) else [])]
+    synthetic = " (synthetic)" if measured.synthetic else ""
+    cohort = ground.federation.cohort
+    return " · ".join(
+        [
+            f"task {' '.join(task)}{synthetic}",
+            f"backbone {ground.backbone.ref}",
+            f"at most {ground.federation.rounds} rounds" if measured.question.allowance else _rounds(ground.federation),
+            f"{cohort} clients a round" if cohort else "all clients in every round",
+        ]
+    )
+
+
+def _rounds(federation: Federation) -> str:
+    return f"{federation.rounds} {'round' if federation.rounds == 1 else 'rounds'}"
 
 
 def _quality(measured: Measured) -> Table:
@@ -119,8 +144,13 @@ def _strata(measured: Measured) -> Table:
 
 
 def _cost(measured: Measured) -> Table:
-    columns = ("row", "learning rate", "client-steps", "rounds", "up MB", "down MB", "GFLOP", "seconds", "peak MB")
-    return Table(columns, [_cost_cells(row) for row in measured.figures])
+    columns = ["row", "learning rate", "client-steps", "rounds", "up MB", "down MB", "GFLOP", "seconds", "peak MB"]
+    rows = [_cost_cells(row) for row in measured.figures]
+    if measured.lengths:
+        columns.append("length")
+        for cells, row in zip(rows, measured.figures, strict=True):
+            cells.append("-" if row.length is None else f"{row.length:.3g}")
+    return Table(columns, rows)
 
 
 def _cost_cells(row: Figures) -> list[str]:
@@ -141,21 +171,48 @@ def _search_head(measured: Measured) -> str:
     question = measured.question
     where = f"{question.metric} on the clients' held-back rows, on seed {question.search_seed} alone"
     same = f"the budget {question.allowance}" if question.allowance else "the rounds and client-steps of the comparison"
-    equal = f"every row tries the same {len(question.sweep)} rates, each with {same}"
+    which = f"{len(question.sweep)} factors of its own rate" if question.relative else f"{len(question.sweep)} rates"
+    equal = f"every row tries the same {which}, each with {same}"
     return f"search for the learning rate: {where}; {equal}; what it cost is not in the table above"
 
 
 def _search(measured: Measured) -> Table:
-    rates = [f"{lr:g}" for lr in measured.question.sweep]
+    mark = "x" if measured.question.relative else ""
+    rates = [f"{mark}{lr:g}" for lr in measured.question.sweep]
     rows = []
     for label, search in measured.searches.items():
-        scores = [search.scores[lr] for lr in rates]
+        scores = [search.scores[f"{lr:g}"] for lr in measured.question.rates(label)]
         cells = [label, *("diverged" if score is None else _score(measured, score) for score in scores)]
         sent = (search.uplink_bytes / 1e6, search.downlink_bytes / 1e6)
         cost = [f"{search.client_steps}", *(f"{megabytes:.3f}" for megabytes in sent)]
         cost += [f"{search.flops / 1e9:.4g}", f"{search.seconds:.1f}", f"{len(search.scores)}"]
         rows.append([*cells, f"{search.chosen:g}", *cost])
     return Table(("row", *rates, "chosen", "client-steps", "up MB", "down MB", "GFLOP", "seconds", "tried"), rows)
+
+
+def _lengths_head(measured: Measured) -> str:
+    target = next(iter(measured.lengths.values())).matched.target
+    rates = "best" if measured.searches else "own"
+    return (
+        f"learning rates for one length of update, {target:.3g}: the shortest of the rows at their {rates} rates, on "
+        f"seed {measured.question.search_seed} alone; what the search cost is not in the tables above"
+    )
+
+
+def _lengths(measured: Measured) -> Table:
+    rows = []
+    for label, one in measured.lengths.items():
+        tried = sorted(one.matched.tried.items())
+        told = "; ".join(f"{lr:g}: {'diverged' if length is None else f'{length:.3g}'}" for lr, length in tried)
+        ends = ["yes" if one.matched.reached else "no", f"{one.client_steps:g}", f"{one.seconds:.1f}"]
+        rows.append([label, told, f"{one.matched.lr:g}", *ends])
+    return Table(("row", "rate: length", "taken", "within 10 %", "client-steps", "seconds"), rows)
+
+
+def _lengthened(one: Lengthened) -> dict[str, Any]:
+    found, tried = one.matched, {f"{lr:g}": length for lr, length in one.matched.tried.items()}
+    cost = {"seed": one.seed, "client_steps": one.client_steps, "seconds": one.seconds}
+    return {"target": found.target, "lr": found.lr, "reached": found.reached, "tried": tried, **cost}
 
 
 def _seen(pair: Pair | None) -> str:

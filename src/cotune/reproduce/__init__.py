@@ -8,6 +8,7 @@ from pathlib import Path
 from cotune.core.errors import Code, CotuneError, nearest
 from cotune.core.events import Say, silent
 from cotune.reproduce.ablation import FedNLAblation
+from cotune.reproduce.mmlu import FedNLMMLU
 from cotune.reproduce.needle import FedNLNeedle
 from cotune.reproduce.reproduction import Found, Laptop, Reproduction
 from cotune.reproduce.spzo import SPZOPrompted
@@ -17,6 +18,7 @@ from cotune.reproduce.subspace import SubspaceHellaSwag
 __all__ = ["REPRODUCTIONS", "Found", "Laptop", "Reproduction", "named"]
 
 REPRODUCTIONS: Mapping[str, type[Reproduction]] = {
+    FedNLMMLU.name: FedNLMMLU,
     FedNLNeedle.name: FedNLNeedle,
     FedNLAblation.name: FedNLAblation,
     FedNLStream.name: FedNLStream,

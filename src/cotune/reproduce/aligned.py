@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cotune.comparison import Comparison
+from cotune.comparison.lengths import WITHIN, Matched
 from cotune.reproduce import beside, geometry, paper, quadratic, ranks, tables, verdicts
 from cotune.reproduce.geometry import FORMS, Geometry
-from cotune.reproduce.matched import WITHIN, Matched
 from cotune.reproduce.page import Page, Titled
 from cotune.reproduce.reproduction import Found
 from cotune.store import Table

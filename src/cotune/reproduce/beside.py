@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from cotune.diagnose.interval import Z
 from cotune.experiment import Experiment, differences
 from cotune.reproduce.page import Titled
 from cotune.reproduce.paper import wilson
@@ -36,6 +38,39 @@ def stream(numbers: dict[str, Any]) -> Titled:
     return Titled(f"The paper's streams ({told['where']}): {told['unit']}", Table(("paper", "%"), rows))
 
 
+def mmlu(numbers: dict[str, Any]) -> list[str | Titled]:
+    """The accuracies on MMLU, and what can be said of their differences."""
+    told = numbers["mmlu"]
+    rows = []
+    for model, found in told["rows"].items():
+        for name, (*clients, average) in found.items():
+            cells = [_printed(share, n) for share, n in zip(clients, told["tests"], strict=True)]
+            rows.append([model, name, *cells, _printed(average, told["n"])])
+    heads = [f"{client} (n {n})" for client, n in zip(told["clients"], told["tests"], strict=True)]
+    caption = (
+        f"The paper's MMLU ({told['where']}), accuracy in %; chance {told['chance']:g}; intervals are ours: Wilson's, "
+        f"95 %, of so many questions as printed, {told['n']} in all; the average is over domains"
+    )
+    return [Titled(caption, Table(("model", "paper", *heads, "average"), rows)), ahead(numbers)]
+
+
+def ahead(numbers: dict[str, Any]) -> str:
+    """By how much the paper's FedNL is ahead of its FedAvg, with the interval of two shares of different questions.
+
+    d ± 1.96 √(p (1 − p) / n + q (1 − q) / n): unpaired, since the paper has no scores of single questions.
+    """
+    told = numbers["mmlu"]
+    n, words = told["n"], []
+    for model, found in told["rows"].items():
+        if not {"FedNL", "FedAvg"} <= found.keys():
+            continue
+        ours, theirs = found["FedNL"][-1], found["FedAvg"][-1]
+        half = Z * math.sqrt((ours * (100 - ours) + theirs * (100 - theirs)) / n)
+        gap = ours - theirs
+        words.append(f"{gap:+.1f} [{gap - half:+.1f}, {gap + half:+.1f}] on {model}")
+    return f"In the paper FedNL is ahead of FedAvg by {' and '.join(words)} (points, unpaired 95 % interval, n {n})."
+
+
 def hellaswag(numbers: dict[str, Any]) -> Titled:
     """The two tables of Subspace-Reg."""
     told = numbers["hellaswag"]
@@ -61,3 +96,8 @@ def differing(published: Experiment, ours: Run) -> Titled:
             before, _, after = change.partition(" -> ")
             rows.append([name, before, after])
     return Titled("Every setting that differs", Table(("setting", "published", "here"), rows))
+
+
+def _printed(percent: float, n: int) -> str:
+    low, high = wilson(percent, n)
+    return f"{percent:g} [{low:.1f}, {high:.1f}]"

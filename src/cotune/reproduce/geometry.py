@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from cotune.reproduce.matched import length
+from cotune.comparison.lengths import length
 from cotune.reproduce.page import Titled
 from cotune.store import Run, Table
 

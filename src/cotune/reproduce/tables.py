@@ -88,7 +88,9 @@ def between(pairs: Sequence[Json], ours: str, theirs: str) -> Json | None:
             return pair
         if (pair["theirs"], pair["ours"]) == (ours, theirs):
             turned = {"gain": -pair["gain"], "low": -pair["high"], "high": -pair["low"], "ours": ours, "theirs": theirs}
-            return {**pair, **turned, "by_seed": [-gain for gain in pair["by_seed"]]}
+            apart = pair.get("discordant")
+            other = {"discordant": {"ours": apart["theirs"], "theirs": apart["ours"], "p": apart["p"]}} if apart else {}
+            return {**pair, **turned, "by_seed": [-gain for gain in pair["by_seed"]], **other}
     return None
 
 
