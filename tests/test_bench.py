@@ -88,7 +88,7 @@ def test_an_error_in_the_process_of_its_own_is_an_error_here() -> None:
 def test_what_is_measured_says_on_what_and_by_which_settings(toy: str) -> None:
     threads = torch.get_num_threads()
     result = measured(toy, quick=False)
-    assert list(result) == ["figures", "machine", "load", "versions", "experiment"]
+    assert list(result) == ["figures", "machine", "load", "versions", "timing", "experiment"]
     assert set(result["figures"][0]) == {"name", "ours", "rival", "ratio", "unit", "spread", "goal", "met"}
     assert [figure["met"] for figure in result["figures"]] == [True, True, None]
     assert result["machine"]["cores"] >= 1

@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -19,6 +19,8 @@ class Benchmark(BaseModel):
     """Measures figures; its fields are all that decides what is measured. The docstring's first line describes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    timing: ClassVar[str] = "one thread, medians of repeats that take turns, process time"
 
     @classmethod
     @abstractmethod
@@ -68,5 +70,6 @@ def measured(name: str, quick: bool) -> dict[str, Any]:
         "machine": machine(),
         "load": {"before": before, "after": load()},
         "versions": versions(),
+        "timing": kind.timing,
         "experiment": {**settings, "hash": digest},
     }

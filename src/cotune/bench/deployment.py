@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ class Deployment(Benchmark):
         rank: of the factors.
         seed: of everything.
     """
+
+    timing: ClassVar[str] = "one thread a process, medians of rounds, wall time, one deployment after another"
 
     layers: int = Field(default=6, ge=1)
     hidden: int = Field(default=1024, ge=16)
@@ -60,7 +62,7 @@ class Deployment(Benchmark):
         from cotune.flower.loopback import Loopback
         from cotune.flower.scaffold import write
 
-        write(folder / "project", self._experiment(model))
+        write(folder / "project", self.experiment(model))
         file = folder / "project" / "experiment.toml"
         experiment = resolve.load(str(file))
         worker = (file, ()) if workers else None
@@ -72,7 +74,8 @@ class Deployment(Benchmark):
         run = Run(experiment.folder(folder / "runs"))
         return [record.seconds for record in run.rounds[1:]]
 
-    def _experiment(self, model: str) -> str:
+    def experiment(self, model: str) -> str:
+        """The TOML of a federation of two that sends scalars alone."""
         return f"""
 name = "deployment"
 recipe = "decomfl"

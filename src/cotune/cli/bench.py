@@ -58,7 +58,7 @@ def _print(result: Mapping[str, Any]) -> None:
         console.width = WIDTH
     console.print(table)
     print()
-    print(f"{experiment['bench']} {experiment['hash']} · one thread, medians of repeats that take turns, process time")
+    print(f"{experiment['bench']} {experiment['hash']} · {result['timing']}")
     if experiment["quick"]:
         print("quick: settings too small to judge a goal by")
     system = f"{machine['processor']}, {machine['cores']} cores"
