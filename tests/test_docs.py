@@ -14,6 +14,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 # Page -> what each of its blocks has to say.
 EXPECTED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "flower": (),  # its commands take several machines: tests/slow/test_two_sites.py
     "quickstart": (
         (),
         ("task sft, from columns prompt, completion", "north", "lora-fedavg  causal", "messages in bytes"),
@@ -32,6 +33,7 @@ EXPECTED: Mapping[str, tuple[tuple[str, ...], ...]] = {
             "8",
         ),
     ),
+    "scale": (("lora-fedavg, 5 clients, time a client", "flora, 5 clients, messages a client", "not judged"),),
 }
 
 

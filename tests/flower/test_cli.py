@@ -13,6 +13,8 @@ from typed import BACKBONE, TASK, Type, refused, typing
 from written import FINISHED, record
 
 from cotune import resolve
+from cotune.cli.flower import Relay
+from cotune.core.errors import Code
 from cotune.flower.project import config_of, experiment_of
 from cotune.flower.scaffold import name_of
 from cotune.store import Lines, write_json
@@ -218,6 +220,25 @@ def test_a_run_that_is_finished_is_not_repeated(type_: Type) -> None:
         f"folder {folder.resolve()}",
     ]
     assert not Path("new/.flower").exists()
+
+
+def test_of_a_run_that_failed_the_server_apps_own_error_is_what_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    relay = Relay()
+    assert relay.failure("finished:failed").code is Code.ENGINE
+    for line in (
+        "Using SuperLink: cotune (127.0.0.1:1)",
+        "INFO :      Start `flwr-serverapp` process",
+        "node 1 does not take part · error[E_CONFIG] no client for this site",
+        "error[E_QUORUM] no reply was accepted in any round · see `reasons`",
+        "ERROR :     ServerApp raised an exception",
+        "Traceback (most recent call last):",
+        "cotune.core.errors.CotuneError: error[E_QUORUM] no reply was accepted in any round · see `reasons`",
+    ):
+        relay(line)
+    told = relay.failure("finished:failed")
+    assert str(told) == "error[E_QUORUM] no reply was accepted in any round · see `reasons`"
+    assert told.status == 5
+    assert capfd.readouterr().out == "node 1 does not take part · error[E_CONFIG] no client for this site\n"
 
 
 def test_the_doctor_looks_at_the_project_too(type_: Type, monkeypatch: pytest.MonkeyPatch) -> None:

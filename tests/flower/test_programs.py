@@ -15,7 +15,7 @@ import pytest
 
 from cotune.core.errors import Code, CotuneError
 from cotune.flower import programs
-from cotune.flower.control import Submitted, Value, pairs, quoted
+from cotune.flower.control import Node, Submitted, Value, pairs, quoted
 from cotune.flower.programs import TAG, Program, check_installed, end_families, ending, environment, members
 from cotune.flower.superlink import HOST, free_ports, half_migrated, is_free, waiting
 
@@ -212,6 +212,14 @@ def test_a_database_whose_making_was_cut_short_is_seen(tmp_path: Path) -> None:
     assert half_migrated(tables(tmp_path / "unstamped", stamp[0], "CREATE TABLE node (id INT)"))
     (tmp_path / "other").write_text("no database at all, but long enough to be looked at" * 9)
     assert half_migrated(tmp_path / "other")
+
+
+def test_a_node_that_was_online_before_has_not_come_back() -> None:
+    earlier, later = "2026-01-31 23:59:59Z", "2026-02-01 00:00:00Z"
+    assert Node("online", earlier).online()
+    assert Node("online", later).online(later)
+    assert not Node("online", earlier).online(later)
+    assert not Node("offline", later).online(later)
 
 
 def test_a_run_that_nobody_took_is_an_error_with_what_was_said(tmp_path: Path) -> None:

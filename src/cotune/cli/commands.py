@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cotune.cli.flower_commands import flower
+from cotune.cli.flower_commands import flower, worker
 from cotune.cli.options import REPRODUCED, Backbone, Client, Commands, Device, Rounds, Seed, Sets, Source, Task
 
 
@@ -149,36 +149,6 @@ def run(
     )
 
 
-def worker(
-    source: Source,
-    *,
-    socket: Annotated[Path, typer.Option(metavar="PATH", help="Where it listens: a new file, for this user alone.")],
-    client: Annotated[str | None, typer.Option(metavar="ID", help="The client whose rows there are.")] = None,
-    data: Annotated[str | None, typer.Option(metavar="REF", help="Those rows, all of them this client's.")] = None,
-    partition: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Instead: a part of the clients in the task's own data, from 0.")
-    ] = None,
-    state: Annotated[Path, typer.Option(metavar="DIR", help="Private state, which stays.")] = Path(
-        "~/.local/state/cotune/worker"
-    ),
-    sets: Sets = None,
-    device: Device = None,
-) -> None:
-    """Keep backbone, rows and private state of a site loaded, beside its Flower SuperNode."""
-    from cotune.cli.worker import worker as stay
-
-    stay(
-        source,
-        socket,
-        client=client,
-        data=data,
-        partition=partition,
-        state=state,
-        sets=sets or (),
-        device=device,
-    )
-
-
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     to: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder.")],
@@ -251,15 +221,13 @@ def compare(
     ] = None,
     rounds: Rounds = None,
     budget: Annotated[
-        str | None,
-        typer.Option(metavar="bytes=N|flops=N", help="What a run may spend; a row stops before it spends more."),
+        str | None, typer.Option(metavar="bytes=N|flops=N", help="A row stops before a run spends more than this.")
     ] = None,
     cohort: Annotated[int | None, typer.Option(metavar="K", help="How many clients a round; all by default.")] = None,
     seed: Seed = None,
     seeds: Annotated[int, typer.Option(metavar="S", help="How many seeds, from --seed on.")] = 3,
     sweep: Annotated[
-        str | None,
-        typer.Option(metavar="LR,LR,...", help="Give every row its best learning rate of these; x3 is thrice its own."),
+        str | None, typer.Option(metavar="LR,LR,...", help="Every row has the best of these rates; x3: thrice its own.")
     ] = None,
     match_norm: Annotated[
         bool, typer.Option("--match-norm", help="Bring rows of factors to one length of update first, by their rates.")

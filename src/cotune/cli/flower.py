@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cotune.core.errors import Code, CotuneError
+from cotune.core.errors import Code, CotuneError, rebuilt
 
 if TYPE_CHECKING:
     from cotune.experiment import Experiment
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FOLDER = ".flower"  # in a project: keys, certificates, the SuperLink's database, nodes' private state
 LONGEST = 30 * 24 * 3600.0  # seconds of a run
 BACKBONE, TASK = "builtin:tiny-llama", "sft:synth:instructions?clients=4"  # of a project that names none
+_ERROR = re.compile(rf"error\[(?P<code>{'|'.join(Code)})\] (?P<text>.+)")
 _NOISE = re.compile(r"^(INFO\s*:|Using SuperLink|Successfully installed|Start `|theta_sha256 |folder )")
 
 
@@ -71,15 +72,15 @@ def up(
     if (place / "status.json").exists() and Run(place).status == "finished":
         _say(f"finished already: {place.name}")
     else:
-        worker = (file_of(folder, fused), assignments(fused)) if workers else None
+        worker, relay = (file_of(folder, fused), assignments(fused)) if workers else None, Relay()
         with (
             _resumable(),
             Loopback(folder / FOLDER, nodes, secure=not insecure, worker=worker, say=_say) as deployment,
         ):
             _say(f"logs in {deployment.folder}")
-            finished = deployment.run(folder, config, deadline, _relay)
+            finished = deployment.run(folder, config, deadline, relay)
         if not finished.completed:
-            raise _failure(finished.status, finished.log)
+            raise relay.failure(finished.status)
     _say(f"theta_sha256 {Run(place).theta_sha256}\nfolder {place}")
 
 
@@ -171,17 +172,25 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _relay(line: str) -> None:
-    """A line of the server app's log; Flower's own about itself are left to the log."""
-    if not _NOISE.match(line):
-        print(line, flush=True)
+class Relay:
+    """Prints what the server app says, line by line; what Flower says of itself is left to the log, tracebacks too."""
 
+    def __init__(self) -> None:
+        self.error: CotuneError | None = None  # the server app's own, which comes last
+        self._over = False
 
-def _failure(status: str, log: str) -> CotuneError:
-    """Why a run failed: the server app's own error, where it printed one."""
-    lines = [line for line in log.splitlines() if line.startswith("error[")]
-    got = lines[-1] if lines else status
-    return CotuneError(Code.ENGINE, "the run on Flower failed", got=got, fix="run.log and link.log have the rest")
+    def __call__(self, line: str) -> None:
+        """Pass a line on."""
+        if found := _ERROR.fullmatch(line):
+            self.error = rebuilt(Code(found["code"]), found["text"])
+        self._over = self._over or self.error is not None or line.startswith("ERROR")
+        if not self._over and not _NOISE.match(line):
+            print(line, flush=True)
+
+    def failure(self, status: str) -> CotuneError:
+        """Why a run failed: the server app's error, where it told one."""
+        what, fix = "the run on Flower failed", "run.log and link.log say more"
+        return self.error or CotuneError(Code.ENGINE, what, got=status, fix=fix)
 
 
 @contextmanager

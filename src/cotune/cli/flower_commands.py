@@ -1,4 +1,4 @@
-"""The commands of `cotune flower` and their options; what a command does is imported when it is called."""
+"""The commands of a deployment and their options; what a command does is imported when it is called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cotune.cli.options import Backbone, Commands, Rounds, Seed, Sets, Task
+from cotune.cli.options import Backbone, Commands, Device, Rounds, Seed, Sets, Source, Task
 
 Project = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
 
@@ -92,3 +92,33 @@ def doctor(
 
     for line in examine(folder):
         print(line, flush=True)
+
+
+def worker(
+    source: Source,
+    *,
+    socket: Annotated[Path, typer.Option(metavar="PATH", help="Where it listens: a new file, for this user alone.")],
+    client: Annotated[str | None, typer.Option(metavar="ID", help="The client whose rows there are.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="REF", help="Those rows, all of them this client's.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Instead: a part of the clients in the task's own data, from 0.")
+    ] = None,
+    state: Annotated[Path, typer.Option(metavar="DIR", help="Private state, which stays.")] = Path(
+        "~/.local/state/cotune/worker"
+    ),
+    sets: Sets = None,
+    device: Device = None,
+) -> None:
+    """Keep backbone, rows and private state of a site loaded, beside its Flower SuperNode."""
+    from cotune.cli.worker import worker as stay
+
+    stay(
+        source,
+        socket,
+        client=client,
+        data=data,
+        partition=partition,
+        state=state,
+        sets=sets or (),
+        device=device,
+    )

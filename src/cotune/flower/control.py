@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cotune.core.errors import Code, CotuneError, one_line
 from cotune.core.events import Say, silent
@@ -42,6 +42,17 @@ class Finished:
         return self.status == "finished:completed"
 
 
+class Node(NamedTuple):
+    """A SuperNode as the SuperLink sees it: it notices one that died after up to a minute."""
+
+    status: str  # registered, online, offline
+    since: str  # when it last came online, `2026-01-31 23:59:59Z`; `N/A` if it never did
+
+    def online(self, since: str = "") -> bool:
+        """Whether it is there, and came at that time or later."""
+        return self.status == "online" and self.since >= since
+
+
 class Control:
     """The command `flwr` with a folder of its own, on one SuperLink."""
 
@@ -70,8 +81,8 @@ class Control:
         if not said.get("success") and _KNOWN not in str(said.get("error-message", "")):
             raise _refused("the SuperLink takes no node", said)
 
-    def nodes(self) -> dict[str, str]:
-        """The number of every node -> `registered`, `online`, `offline`; none of those that were taken off.
+    def nodes(self) -> dict[str, Node]:
+        """The number of every node -> what the SuperLink believes of it; none of those that were taken off.
 
         Raises:
             CotuneError: E_ENGINE, with Flower's reason.
@@ -79,8 +90,8 @@ class Control:
         said = self._call("supernode", "list")
         if not said.get("success"):
             raise _refused("the SuperLink lists no nodes", said)
-        rows = said.get("nodes", [])
-        return {str(row["node-id"]): row["status"] for row in rows if row["status"] != "unregistered"}
+        rows = (row for row in said.get("nodes", []) if row["status"] != "unregistered")
+        return {str(row["node-id"]): Node(row["status"], str(row["online-at"])) for row in rows}
 
     def status(self, run: str) -> str:
         """What has become of a run, in Flower's words.

@@ -10,6 +10,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cotune import link
@@ -17,7 +18,7 @@ from cotune.core.errors import Code, CotuneError
 from cotune.core.events import Say, silent
 from cotune.flower import certificates
 from cotune.flower.control import Control, Value, pairs
-from cotune.flower.programs import Program, environment, program
+from cotune.flower.programs import Program, end_families, environment, program
 from cotune.flower.superlink import HOST, START, Host, Link, free_ports, half_migrated, waiting
 
 DATABASE = "state.db"
@@ -79,14 +80,21 @@ class Loopback(Host):
             if self._worker is not None:
                 self.start_worker(node)
             self._register(node)
+        if self.secure and self.online():  # a key that is there already is refused
+            self.say("waiting until the SuperLink notices that SuperNodes were killed, up to a minute")
+            self._wait_gone(0)
+        started = _now()
+        for node in range(self.count):
             self._start(node)
-        self.wait_online(self.count)
+        self.wait_online(self.count, started)
         self.say(f"{self.count} SuperNodes are online")
         for node, worker in self._workers.items():
             self._wait_ready(node, worker)
 
     def close(self) -> None:
-        """End everything, whatever state it is in."""
+        """End everything, whatever state it is in; SuperNodes first, so that they can take leave of the SuperLink."""
+        if self._nodes:
+            end_families([f"{self.folder}/node-{node}" for node in self._nodes])
         super().close()
         for started in (*self._nodes.values(), *self._workers.values()):
             started.reap()
@@ -106,11 +114,11 @@ class Loopback(Host):
 
         As long as the SuperLink believes the one that was killed to be there, it refuses the new one.
         """
-        for _ in waiting(self.patience, "the SuperLink does not notice that the SuperNode is gone", self.folder):
-            if self.online() <= len(self._nodes):
-                break
+        if self.secure:
+            self._wait_gone(len(self._nodes))
+        started = _now()
         self._start(node)
-        self.wait_online(len(self._nodes))
+        self.wait_online(1, started)
 
     def kill_node(self, node: int) -> None:
         """End a SuperNode, and what it works on, at once; its worker stays."""
@@ -139,10 +147,10 @@ class Loopback(Host):
 
     def online(self) -> int:
         """How many SuperNodes the SuperLink believes to be there; it notices a dead one after up to a minute."""
-        return sum(status == "online" for status in self.control.nodes().values())
+        return sum(node.online() for node in self.control.nodes().values())
 
-    def wait_online(self, count: int) -> None:
-        """Wait until so many SuperNodes are online.
+    def wait_online(self, count: int, since: str = "") -> None:
+        """Wait until so many SuperNodes are online that came at a time or later: a database remembers earlier ones.
 
         Raises:
             CotuneError: E_ENGINE, with the end of its log, where one has ended, or not in time.
@@ -151,7 +159,7 @@ class Loopback(Host):
             self.link.check()
             for node in self._nodes.values():
                 node.check()
-            if self.online() >= count:
+            if sum(node.online(since) for node in self.control.nodes().values()) >= count:
                 return
 
     def home(self, node: int) -> Path:
@@ -205,6 +213,12 @@ class Loopback(Host):
         env = environment(home / "home", f"{self.folder}/node-{node}")
         self._nodes[node] = Program(f"SuperNode {node}", command, home / "node.log", env)
 
+    def _wait_gone(self, left: int) -> None:
+        """Wait until the SuperLink believes in no more SuperNodes than there are."""
+        for _ in waiting(self.patience, "the SuperLink does not notice that a SuperNode is gone", self.folder):
+            if self.online() <= left:
+                return
+
     def _wait_ready(self, node: int, worker: Program) -> None:
         """Wait until a worker has loaded: then it says which clients it has."""
         for _ in waiting(self.patience, "a worker does not answer", worker.log):
@@ -245,6 +259,11 @@ class Simulation(Host):
         self.link = Link(self.folder, port, ["--insecure", "--simulation"], None)
         self.link.start(self.patience)
         self.control = Control(self.folder / "home", self.link.address, None, f"{self.folder}/flwr")
+
+
+def _now() -> str:
+    """The time as `flwr` writes it."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def answers(listens: Path) -> bool:
