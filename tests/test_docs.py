@@ -33,7 +33,7 @@ EXPECTED: Mapping[str, tuple[tuple[str, ...], ...]] = {
             "8",
         ),
     ),
-    "scale": (("lora-fedavg, 5 clients, time a client", "flora, 5 clients, messages a client", "not judged"),),
+    "scale": (),  # its command is a bench, with tests of its own
 }
 
 

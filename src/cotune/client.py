@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +17,6 @@ from cotune.core.contracts import Batch, Encoded
 from cotune.core.errors import Code, CotuneError
 from cotune.core.journal import Increment
 from cotune.core.message import NEVER, Envelope, Header, Kind, Limits
-from cotune.core.part import Capability
 from cotune.core.spec import Spec
 from cotune.core.state import Personal, Private, Theta, digest, from_bytes, raw, to_bytes
 from cotune.core.view import View
@@ -85,11 +83,8 @@ class Client:
     @property
     def limits(self) -> Limits:
         """What a message to this client may claim: theta, several times that in aux, and what every round adds."""
-        setup, aggregator, added = self.setup, self.method.aggregator, self.setup.logged_bytes
-        if Capability.BASE in aggregator.gives:
-            increment = aggregator.increment([setup.spec_of(name) for name in setup.corpus.clients])
-            added += 4 * sum(math.prod(shape) for _, shape in increment.values())
-        return Limits(bytes=16 * self.fresh.theta.numel + setup.federation.rounds * added + 2**24)
+        setup, numbers = self.setup, self.fresh.theta.numel
+        return Limits(bytes=16 * numbers + setup.federation.rounds * (setup.logged_bytes + setup.added_bytes) + 2**24)
 
     def refold(self, theta: Theta, increment: Increment) -> Theta:
         """The theta that a round's replies make of the one before it, as this client holds it."""

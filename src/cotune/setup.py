@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -132,6 +133,14 @@ class Plan:
             rows = 1 if method.budget.epochs is None else max(map(self.train_rows, clients), default=1)
             sizes.append(sum(payload({"scalars": method.sent(spec, 1, rows).get("scalars", {})}).values()))
         return len(clients) * (BYTES_A_REPLY + max(sizes))
+
+    @cached_property
+    def added_bytes(self) -> int:
+        """The most that a round adds to the backbone, names aside; 0 where none ever does."""
+        if Capability.BASE not in self.method.aggregator.gives:
+            return 0
+        increment = self.method.aggregator.increment([self.spec_of(name) for name in self.corpus.clients])
+        return 4 * sum(math.prod(shape) for _, shape in increment.values())
 
     def method_of(self, client: str) -> Method:
         """The method as this client carries it out."""

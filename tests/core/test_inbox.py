@@ -103,9 +103,7 @@ def large(client: str) -> bytes:
     return client.encode() * SMALL_BYTES
 
 
-def test_small_replies_wait_in_memory_while_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_replies_wait_in_memory_while_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inbox = Inbox(CLIENTS, Taker(), tmp_path)
     for client in CLIENTS[::-1]:
         inbox.put(client, b"x" * SMALL_BYTES)

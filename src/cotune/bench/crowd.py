@@ -32,6 +32,7 @@ from cotune.task.partition import Iid
 ROWS, TOKENS = 2, 16  # of a client's round of one step
 APART = 1e-3  # how far the numbers of one client's reply are from those of another's
 ANY = Limits(2**40)
+PAGE = 2**12  # bytes: what rounds add is this at least
 LINES, FOLDERS = ("rounds.jsonl", "ledger.jsonl"), ("journal", "checkpoints")  # of a run; one more a round in each
 Trained = dict[tuple[str, int], Envelope]  # table, rows -> a reply
 
@@ -175,7 +176,7 @@ def _played(experiment: Experiment, trained: Trained) -> Cost:
             marks["round"] = spent()
         elif what == "recorded":
             record = about["record"]
-            marks["lifted"] = rises[0].bytes
+            marks["lifted"] = max(rises[0].bytes, PAGE)
             seconds.append(spent() - marks["round"])
             sent.append(record.uplink_bytes + record.downlink_bytes)
 

@@ -56,7 +56,7 @@ class Simulate(Benchmark):
     stacked: tuple[int, ...] = (10, 100, 300)
     few: int = Field(default=100, ge=1)
     wide: Shape = WIDE
-    wide_clients: tuple[int, ...] = (10, 100)
+    wide_clients: tuple[int, ...] = (10, 30, 100)
     side: int = Field(default=2048, ge=1)
     pairs: tuple[int, ...] = (10, 100, 1000)
     cohort: int = Field(default=40, ge=1)

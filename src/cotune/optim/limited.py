@@ -18,5 +18,5 @@ def cut_slopes(rows: Iterable[tuple[Tensor, float]], largest: float | None) -> d
     """
     if largest is None:
         return {}
-    limits = [(coefficients.abs(), abs(unit) * largest * NEAR) for coefficients, unit in rows]
+    limits = ((coefficients.abs(), abs(unit) * largest * NEAR) for coefficients, unit in rows)
     return {"cut_slopes": float(sum(int((sizes >= limit).sum()) for sizes, limit in limits if limit))}

@@ -121,13 +121,15 @@ class SplitZO(Optimizer):
             for name, tensor in trace.items():
                 what, _, block = name.partition("/")
                 if what == self.direction:  # and not which candidates of a pool were taken
-                    found[int(block)].append(tensor.double().flatten())
+                    found[int(block)].append(tensor)  # as it is: of many clients, copies would be most of the memory
         back_rate = self.lr if self.lr_back is None else self.lr_back
         units = {FRONT: self.lr / self.directions, BACK: back_rate / self.back_directions}
-        cut = cut_slopes(((c, rate * units[block]) for block, every in found.items() for c in every), self.largest)
+        sent = ((c.double(), rate * units[block]) for block, every in found.items() for c in every)
+        cut = cut_slopes(sent, self.largest)
         if not all(found.values()) or not all(units.values()):
             return cut
-        front, back = (float((torch.cat(found[block]) / units[block]).square().mean()) for block in (FRONT, BACK))
+        slopes = (torch.cat(found[block]).double() / units[block] for block in (FRONT, BACK))
+        front, back = (float(every.square().mean()) for every in slopes)
         if not front:
             return cut
         return {"energy_ratio": back / front, "suggested_again": max(1.0, math.sqrt(back / front) / 2), **cut}
