@@ -26,7 +26,7 @@ test: $(INSTALLED) ## every test, two at a time, each on one thread, so that cla
 
 # Real deployments and a simulation; then the command line without Flower, whose pins hold older versions of its libraries.
 slow: $(INSTALLED) $(PLAIN) ## what takes minutes: Flower's processes started, killed and resumed; an installation without it
-	@OMP_NUM_THREADS=1 .venv/bin/pytest tests/slow --durations=0 $(ARGS)
+	@OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile tests/slow $(ARGS)
 	@OMP_NUM_THREADS=1 .venv-plain/bin/pytest -n 2 --dist loadfile tests/cli tests/flower $(ARGS)
 
 demo: $(INSTALLED) ## a real run, small enough for a laptop

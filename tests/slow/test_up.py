@@ -19,7 +19,13 @@ from cotune import experiment as experiments
 from cotune.flower.programs import end_families, members
 from cotune.store import Run
 
-TYPED = "import sys; from cotune.cli import main; sys.exit(main())"
+# A shell makes what it runs in the background ignore interrupts, and what that starts in turn.
+TYPED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from cotune.cli import main
+sys.exit(main())
+"""
 
 
 def typed(*words: str, log: Path) -> subprocess.Popen[bytes]:
