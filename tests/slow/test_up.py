@@ -41,9 +41,12 @@ def until(word: str, log: Path, process: subprocess.Popen[bytes], seconds: float
         time.sleep(0.1)
 
 
-def test_up_is_interrupted_leaves_nothing_and_goes_on_to_the_hash_of_one_process(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", one())
-    tag, log = str((folder / ".flower").resolve()), tmp_path / "up.log"
+def test_up_is_interrupted_leaves_nothing_and_goes_on_to_the_hash_of_one_process(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    root = tmp_path_factory.mktemp("u")  # short: a socket's path is
+    folder = project(root / "p", one())
+    tag, log = str((folder / ".flower").resolve()), root / "up.log"
     try:
         first = typed("up", str(folder), "--workers", log=log)
         until("round 1 ·", log, first)
@@ -65,7 +68,7 @@ def test_up_is_interrupted_leaves_nothing_and_goes_on_to_the_hash_of_one_process
         said = log.read_text()
         assert "of an earlier deployment that was killed" in said
         assert played == len(run.rounds) or "resumed after round" in said
-        expected = experiments.run(one(), tmp_path / "here").theta_sha256
+        expected = experiments.run(one(), root / "here").theta_sha256
         assert said.endswith(f"theta_sha256 {expected}\nfolder {run.folder.resolve()}\n")
         assert members([tag]) == []
     finally:
