@@ -8,6 +8,7 @@ import pytest
 
 from cotune import resolve, synthetic
 from cotune.comparison import question
+from cotune.comparison.played import rate
 from cotune.core.errors import Code, CotuneError
 
 LLAMA = "builtin:tiny-llama"
@@ -70,9 +71,11 @@ def test_a_comparison_that_names_no_backbone_has_rounds_a_cohort_and_steps_that_
     rows, ground, _ = question.load(["lora-fedavg", "local"], task="synth:choice?domains=5&rows=40", say=said.append)
     assert (ground.federation.rounds, ground.federation.cohort) == (synthetic.ROUNDS, synthetic.COHORT)
     assert {method.budget.steps for method in rows.values()} == {synthetic.STEPS}
+    assert {rate(method) for method in rows.values()} == {3e-3}
     assert said[-2:] == [
         f"backbone {LLAMA}: none was named, and the data are synthetic",
-        "30 rounds, 2 of 5 clients a round, 5 steps of each: so small a model learns with these, and none was named",
+        "50 rounds, 2 of 5 clients a round, 5 steps of each, 3 times the learning rate of every recipe: so small a "
+        "model learns with these, and none was named",
     ]
 
 
@@ -85,15 +88,22 @@ def test_what_is_given_stays(tmp_path: Path) -> None:
     assert question.load(["lora-fedavg"], task=two, sets=sets)[1].federation.cohort == 1
     file = tmp_path / "mine.toml"
     file.write_text('recipe = "lora-fedavg"\n[method.budget]\nsteps = 9\n')
-    assert question.load([str(file)], task=two, local=False)[0]["mine"].budget.steps == 9
+    mine = question.load([str(file)], task=two, local=False)[0]["mine"]
+    assert (mine.budget.steps, rate(mine)) == (9, 1e-3)
+    own = question.load(["lora-fedavg+method.optimizer.lr=0.5", "fedspzo"], task=two, local=False)[0].values()
+    assert [rate(method) for method in own] == [0.5, 3e-4]
+    every = question.load(["lora-fedavg"], task=two, sets=["method.optimizer.lr=0.5"])[0].values()
+    assert [rate(method) for method in every] == [0.5, 0.5]
     named = question.load(["lora-fedavg"], task=two, backbone=LLAMA)
     assert (named[1].federation.rounds, named[0]["lora-fedavg"].budget.steps) == (10, 10)
 
 
 def test_a_sweep_may_be_factors_of_each_rows_own_rate() -> None:
-    rows, ground, _ = question.load(["lora-fedavg", "fedspzo"], task="synth:choice?rows=40", local=False)
+    named = ["lora-fedavg", "fedspzo"]
+    rows, ground, _ = question.load(named, task="synth:choice?rows=40", local=False, faster=False)
     asked = question.ask(rows, ground, seeds=1, sweep=("x3", "x10"))
     assert (asked.rates("lora-fedavg"), asked.rates("fedspzo")) == ((3e-3, 1e-2), (3e-4, 1e-3))
+    assert rows["fedspzo"].optimizer.model_dump()["lr_back"] == 5e-4
     assert question.ask(rows, ground, seeds=1, sweep=(1e-3,)).rates("fedspzo") == (1e-3,)
     for bad in (("x3", 1e-2), ("x0",), ("xx",), ("xinf",)):
         with pytest.raises(CotuneError, match="cannot read the sweep"):

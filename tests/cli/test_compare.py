@@ -110,6 +110,15 @@ def test_rows_of_different_work_are_a_conflict(type_: Type) -> None:
     assert "rows 'fedprox' and 'more' have different budgets" in line
 
 
+def test_one_length_of_rows_that_have_none_is_a_conflict(type_: Type) -> None:
+    line = refused(type_("compare", "fedprox", *ON, "--match-norm"), "E_CONFLICT", 2)
+    assert "one length needs two rows of factors that are averaged · --match-norm · got fedprox" in line
+    line = refused(
+        type_("compare", "fedprox", "lora-fedavg", *ON, "--match-norm", "--budget", "bytes=1e6"), "E_CONFLICT", 2
+    )
+    assert "got a budget of bytes=1000000" in line
+
+
 def test_a_row_that_fails_is_named_with_its_seed(type_: Type) -> None:
     words = ("--set", "method.optimizer.lr=1e30", "--rounds", "4", "--seeds", "1", "--no-local")
     line = refused(type_("compare", "lora-fedavg", "fedprox", *ON, *words), "E_QUORUM", 5)
@@ -133,15 +142,19 @@ def test_on_synthetic_data_a_comparison_needs_no_backbone_and_says_what_it_takes
     lines = said.out.splitlines()
     assert lines[:2] == ["loading local, lora-fedavg", "task choice, from columns question, choices, answer"]
     assert lines[2] == "backbone builtin:tiny-llama: none was named, and the data are synthetic"
-    assert lines[3].startswith("2 of 3 clients a round: so small a model")
-    assert lines[4] == "sweep x3,x10: every row has the better of these factors of its own learning rate"
-    assert "every row tries the same 2 factors of its own rate" in said.out
+    assert lines[3].startswith("2 of 3 clients a round, 3 times the learning rate of every recipe: so small a model")
+    assert "search: none, for any row." in said.out
     assert f"task choice on {rows} (synthetic) · backbone builtin:tiny-llama · 1 round · 2 clients a round" in lines
     (folder,) = Path("runs").iterdir()
     described = json.loads((folder / "comparison.json").read_text())
     assert list(described["rows"]) == ["local", "lora-fedavg"], "local is there once"
-    assert (described["reference"], described["sweep"]) == ("lora-fedavg", ["x3", "x10"])
-    assert described["ground"]["backbone"]["ref"] == "builtin:tiny-llama"
+    assert (described["reference"], described["rows"]["local"]["lr"]) == ("lora-fedavg", 3e-3)
+    swept = type_("compare", "local", "lora-fedavg", "--task", rows, *once, *little, "--sweep", "x1,x4")
+    assert "every row tries the same 2 factors of its own rate" in swept.out
+    both = [json.loads((one / "comparison.json").read_text()) for one in Path("runs").iterdir()]
+    (found,) = [one for one in both if one["sweep"] == ["x1", "x4"]]
+    assert found["rows"]["local"]["lr"] in (1e-3, 4e-3), "factors of the recipe's own rate"
+    assert found["ground"]["backbone"]["ref"] == "builtin:tiny-llama"
 
 
 def test_rates_are_read_in_their_order_and_each_once() -> None:

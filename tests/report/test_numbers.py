@@ -13,6 +13,7 @@ from cotune.core.record import Metric
 from cotune.diagnose.paired import LOWER_IS_BETTER
 from cotune.report import series
 from cotune.report.pages.pareto import front
+from cotune.report.shown import shown
 from cotune.store import Run
 
 
@@ -163,6 +164,32 @@ def test_runs_are_placed_by_their_final_value_and_what_they_cost(both: Page, run
         assert both.column(f"r{i}/cost/peak") == [max(record.peak_bytes for record in records)]
         assert both.column(f"r{i}/final/loss/value") == [records[-1].global_metrics["loss"].value]
     assert both.table("Final loss against flops", "final=loss&cost=flops").texts("On the front").count("yes") >= 1
+
+
+def test_the_seeds_of_a_row_of_a_comparison_are_one_point_of_one_colour(tmp_path: Path) -> None:
+    names = [(row, seed) for row in ("near", "far") for seed in range(3)] + [("alone", 0)]
+    folders = [write_run(tmp_path / f"{row}{seed}", name=f"{row}-seed-{seed}", seed=seed) for row, seed in names]
+    told = page(*folders)
+    _, near, far, alone = told.data["plots"]["pareto"]["figures"][""]["data"]
+    assert [one["name"] for one in (near, far, alone)] == ["near", "far", "alone-seed-0"]
+    runs = [Run(folder) for folder in folders[:3]]
+    values = [run.rounds[-1].global_metrics["loss"].value for run in runs]
+    assert told.column("r0/final/loss/value") == pytest.approx([sum(values) / 3], rel=1e-12)
+    assert (told.column("r0/final/loss/low"), told.column("r0/final/loss/high")) == ([min(values)], [max(values)])
+    costs = [sum(r.uplink_bytes + r.downlink_bytes for r in run.rounds) for run in runs]
+    assert told.column("r0/cost/bytes") == pytest.approx([sum(costs) / 3], rel=1e-12)
+    table = told.table("Final loss against flops", "final=loss&cost=flops")
+    assert len(table.column("Low")) == 3
+    assert table.column("n")[0] == sum(run.rounds[-1].global_metrics["loss"].n for run in runs)
+    seen = shown(folders)
+    assert [len({(run.colour) for run in seen[start : start + 3]}) for start in (0, 3)] == [1, 1]
+    assert len({run.colour for run in seen}) == 3
+    assert len({run.symbol for run in seen[:3]}) == 3
+
+
+def test_more_rows_than_colours_differ_in_their_symbol(tmp_path: Path) -> None:
+    seen = shown([write_run(tmp_path / f"{row}", name=f"row-{row}-seed-0") for row in range(12)])
+    assert len({(run.colour, run.symbol) for run in seen}) == 12
 
 
 def test_rows_by_class_are_those_of_the_data(tmp_path: Path) -> None:

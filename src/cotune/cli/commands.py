@@ -251,7 +251,7 @@ def compare(
     """Hold rows against each other: same data, clients, batches, start and client-steps.
 
     What is finished is reused, and what is unfinished goes on. `ROW+method.a=b+backbone.c=d` is a row with settings of
-    its own. On synthetic data without --backbone a small model is taken, with rounds, steps and a sweep that suit it.
+    its own. On synthetic data without --backbone a small model is taken, with rounds, steps and rates that suit it.
     """
     from cotune.cli.compare import compare as carry_out
 

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from cotune.cli.progress import Lines, watcher
 from cotune.core.errors import Code, CotuneError
-from cotune.core.events import Say, silent
+from cotune.core.events import silent
 
 if TYPE_CHECKING:
     from cotune.experiment import Experiment
-    from cotune.method import Method
 
 # What every run of a comparison would say again.
 _SAID_ONCE = frozenset({"loading", "loaded"})
@@ -59,9 +58,10 @@ def compare(
     tell(f"loading {', '.join(sources)}")  # before the libraries, which take a second or more
     from cotune import comparison, report
 
-    rows, ground, backbones = comparison.load(sources, say=tell, **options)
-    if comparison.unnamed(options.get("base"), options.get("sets", ()), options):
-        grid, jobs = _usual(rows, ground, grid, seeds=seeds, jobs=jobs, tell=tell)
+    rows, ground, backbones = comparison.load(sources, say=tell, faster=not grid, **options)
+    if jobs is None and comparison.unnamed(options.get("base"), options.get("sets", ()), options):
+        jobs = _room(ground, len(rows) * seeds)
+        tell(f"{jobs} {'run' if jobs == 1 else 'runs'} at once")
     question = comparison.ask(
         rows,
         ground,
@@ -79,27 +79,11 @@ def compare(
     print(found.folder if quiet else f"\n{found}\n\nfolder {found.folder}\nreport {page}", flush=True)
 
 
-def _usual(
-    rows: Mapping[str, Method],
-    ground: Experiment,
-    grid: list[float | str],
-    *,
-    seeds: int,
-    jobs: int | None,
-    tell: Say,
-) -> tuple[list[float | str], int]:
-    """The sweep and the runs at once that rows on a small model have where they are not given."""
-    from cotune import synthetic
+def _room(ground: Experiment, runs: int) -> int:
+    """How many runs of a small model this machine has room for at once."""
     from cotune.engine.capacity import Room, capacity
 
-    if not grid and all("lr" in type(method.optimizer).model_fields for method in rows.values()):
-        grid = rates(synthetic.SWEEP)
-        tell(f"sweep {synthetic.SWEEP}: every row has the better of these factors of its own learning rate")
-    if jobs is None:
-        backbone = ground.backbone
-        jobs, _ = capacity(None, len(rows) * seeds, backbone.threads, backbone.device, Room.measured())
-        tell(f"{jobs} {'run' if jobs == 1 else 'runs'} at once")
-    return grid, jobs
+    return capacity(None, runs, ground.backbone.threads, ground.backbone.device, Room.measured())[0]
 
 
 class Told:

@@ -134,6 +134,7 @@ class Figures:
         spent: of the budget of each seed's run, as a share; empty where there is none.
         fall: of the loss on held-back rows over the last quarter of the rounds, as a share; None where not known.
         length: of the update, where rows were brought to one; None elsewhere, and for rows that have none.
+        evaluated: which model its scores are of, in words.
     """
 
     label: str
@@ -157,6 +158,7 @@ class Figures:
     spent: tuple[float, ...] = ()
     fall: float | None = None
     length: float | None = None
+    evaluated: str = ""
 
 
 @dataclass(frozen=True)
@@ -375,6 +377,7 @@ def _figures(label: str, outcome: Outcome, scores: Array, question: Question, dr
         spent=tuple(allowance.of(played.records) / allowance.amount for played in runs) if allowance else (),
         fall=_mean(known) if known and len(known) == len(falls) and together else None,
         length=_mean(moved) if moved else None,
+        evaluated=runs[0].last.evaluated or "",
         **{cost: _mean([played.total(cost) for played in runs]) for cost in costs},
     )
 

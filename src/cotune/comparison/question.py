@@ -223,11 +223,12 @@ def load(
     local: bool = True,
     cohort: int | None = None,
     sets: Sequence[str] = (),
+    faster: bool = True,
     **options: Any,
 ) -> tuple[dict[str, Method], Experiment, dict[str, Backbone]]:
     """The rows behind recipe names and TOML files, the ground they share, and the backbones of rows with their own.
 
-    Where nobody names a backbone, synthetic data have one, and rounds, a cohort and steps that it learns with.
+    Where nobody names a backbone, synthetic data have one, and rounds, a cohort, steps and rates that it learns with.
 
     Args:
         sources: of a file, the method alone counts; `+method.a=b` and `+backbone.a=b` behind it are for this row alone.
@@ -235,14 +236,18 @@ def load(
         local: add the recipe `local` where no row stays unaggregated.
         cohort: clients a round.
         sets: `method.a=b` goes to every row, anything else to the ground.
+        faster: whether recipes' learning rates are raised where nobody names a backbone; not where they are searched.
         options: what else `resolve.load` takes, for the ground: backbone, task, rounds, seed, device, say.
 
     Raises:
         CotuneError: E_CONFIG, with what is missing or wrong.
     """
-    usual = ""
+    usual, times = list[str](), 1.0
     if unnamed(base, sets, options):
         sets, cohort, usual = _usual(sources, sets, cohort, options)
+        if faster and not any(text.startswith(("method.optimizer", "method=")) for text in sets):
+            times = synthetic.FASTER
+            usual.append(f"{times:g} times the learning rate of every recipe")
     given = [*sets, *([] if cohort is None else [f"federation.cohort={cohort}"])]
     own = [text for text in given if text.startswith(("method.", "method="))]
     shared = [text for text in given if text not in own]
@@ -250,7 +255,7 @@ def load(
         options["lacking"] = LACKING
     ground = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD], **options)
     if usual:
-        options.get("say", silent)(usual)
+        options.get("say", silent)(f"{', '.join(usual)}: so small a model learns with these, and none was named")
     if base is None:
         ground = ground.model_copy(update={"name": "compare"})
     rows: dict[str, Method] = {}
@@ -261,13 +266,15 @@ def load(
         name = "+".join([Path(source).stem if Path(source).suffix == ".toml" else source, *apart])
         taken[name] += 1
         label = name if taken[name] == 1 else f"{name}#{taken[name]}"
-        rows[label] = _row(source, label, [*own, *(text for text in apart if text.startswith("method."))])
+        of_row = [text for text in apart if text.startswith("method.")]
+        plain = source in resolve.recipes() and not any(text.startswith("method.optimizer") for text in of_row)
+        rows[label] = _faster(_row(source, label, [*own, *of_row]), times if plain else 1.0)
         seen = [text for text in apart if text.startswith("backbone.")]
         if seen:
             told = {**options, "backbone": ground.backbone.ref, "say": silent}
             backbones[label] = resolve.load(base or LOCAL, sets=[*shared, NO_METHOD, *seen], **told).backbone
     if local and not any(method.share == "none" for method in rows.values()):
-        rows[LOCAL] = _row(LOCAL, LOCAL, own)
+        rows[LOCAL] = _faster(_row(LOCAL, LOCAL, own), times)
     return rows, ground, backbones
 
 
@@ -278,14 +285,14 @@ def unnamed(base: str | None, sets: Sequence[str], options: Mapping[str, Any]) -
 
 def _usual(
     sources: Sequence[str], sets: Sequence[str], cohort: int | None, options: dict[str, Any]
-) -> tuple[Sequence[str], int | None, str]:
-    """Assignments and a cohort with what a synthetic task has by default, the rounds among the options, and a line.
+) -> tuple[Sequence[str], int | None, list[str]]:
+    """Assignments and a cohort with what a synthetic task has by default, the rounds among the options, and words.
 
     What is given stays; a file has steps of its own.
     """
     known = resolve.recipes()
     ground = resolve.load(LOCAL, sets=[*sets, NO_METHOD], **{**options, "say": silent, "lacking": LACKING})
-    told = []
+    told = list[str]()
     if options.get("rounds") is None and not any(text.startswith("federation") for text in sets):
         options["rounds"] = synthetic.ROUNDS
         told.append(f"{synthetic.ROUNDS} rounds")
@@ -297,7 +304,13 @@ def _usual(
     if plain and not any(text.startswith("method.budget") or text.startswith("method=") for text in sets):
         sets = [*sets, f"method.budget.steps={synthetic.STEPS}"]
         told.append(f"{synthetic.STEPS} steps of each")
-    return sets, cohort, f"{', '.join(told)}: so small a model learns with these, and none was named" if told else ""
+    return sets, cohort, told
+
+
+def _faster(method: Method, times: float) -> Method:
+    """The method at so many times its learning rate, where it has one."""
+    lr = rate(method)
+    return method if lr is None or times == 1 else with_rate(method, float(f"{lr * times:.12g}"))
 
 
 def _row(source: str, label: str, sets: Sequence[str]) -> Method:

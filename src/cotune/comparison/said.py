@@ -12,6 +12,7 @@ from cotune.diagnose.paired import RESAMPLES
 
 NOTHING = "no difference seen"
 WEAK = "not after Holm's correction"
+_GLOBAL = "global theta"  # as records call the one model of all
 
 
 def verdicts(measured: Measured) -> list[str]:
@@ -58,13 +59,17 @@ def notes(measured: Measured) -> list[str]:
             "the p-value, not corrected. A test row of several seeds counts once, for whoever has it right under more."
         )
     if not measured.searches and not measured.lengths:
-        lines.append("search: none. Every row has the learning rate of its recipe or file, which may suit it or not.")
+        lines.append(
+            "search: none, for any row. Learning rates are as they were given, and may suit a row or not (--sweep)."
+        )
     lines += [*_spending(measured), *_settling(measured), *_lengths(measured)]
     if not measured.matched:
         lines.append(
             "the task scores parts of rows: each is taken as independent, also of the same row or another seed."
         )
     lines += [f"{label}: {_alone(measured, label)}" for label in question.alone]
+    own = [row for row in measured.figures if row.label not in question.alone and row.evaluated not in ("", _GLOBAL)]
+    lines += [f"{row.label}: its score is the {row.evaluated}." for row in own]
     lines += [f"{row.label}, drop: {row.stays}." for row in measured.figures if row.drop is not None and row.stays]
     lines += _alike(measured)
     lines += [

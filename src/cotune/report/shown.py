@@ -60,6 +60,11 @@ class Shown:
         return dict(self.about.get("experiment", {}))
 
     @property
+    def row(self) -> str:
+        """The row of a comparison that this is one seed of; else the run alone."""
+        return _row(str(self.experiment.get("name", "")), self.about) or self.key
+
+    @property
     def planned(self) -> int | None:
         """How many rounds the experiment asks for."""
         planned = self.experiment.get("federation", {}).get("rounds")
@@ -90,8 +95,8 @@ def counted(record: RoundRecord, field: str) -> float:
 def shown(folders: Sequence[Path]) -> list[Shown]:
     """The runs in these folders, labelled and coloured.
 
-    Runs of one name, such as the seeds of one method, share a colour and differ in dash and symbol, as long as there is
-    another name to tell them from.
+    Runs of one name, or the seeds of one row of a comparison, share a colour and differ in dash and symbol, as long as
+    there is another name to tell them from.
 
     Raises:
         CotuneError: E_CKPT for a file that cannot be read, with its run.
@@ -100,7 +105,8 @@ def shown(folders: Sequence[Path]) -> list[Shown]:
     names = [
         about.get("experiment", {}).get("name") or folder.name for about, folder in zip(abouts, folders, strict=True)
     ]
-    groups = names if len(set(names)) > 1 else [str(i) for i in range(len(folders))]
+    groups = [_row(name, about) or name for name, about in zip(names, abouts, strict=True)]
+    groups = groups if len(set(groups)) > 1 else [str(i) for i in range(len(folders))]
     order = {name: i for i, name in enumerate(dict.fromkeys(groups))}
     met = Counter[str]()
     loaded = []
@@ -108,7 +114,7 @@ def shown(folders: Sequence[Path]) -> list[Shown]:
         slot, turn = order[groups[i]], met[groups[i]]
         met[groups[i]] += 1
         again = slot // COLOURS + turn
-        style = (f"run-{slot % COLOURS}", _DASHES[again % len(_DASHES)], _SYMBOLS[(slot + turn) % len(_SYMBOLS)])
+        style = (f"run-{slot % COLOURS}", _DASHES[again % len(_DASHES)], _SYMBOLS[(slot + again) % len(_SYMBOLS)])
         loaded.append(_load(folder, about, f"r{i}", label, style))
     return loaded
 
@@ -122,6 +128,12 @@ def _labels(folders: Sequence[Path], names: Sequence[str], abouts: Sequence[Mapp
     candidates: tuple[list[str], ...] = (list(names), seeded, [folder.name for folder in folders])
     unique = next((labels for labels in candidates if len(set(labels)) == len(labels)), None)
     return unique or [f"{folder.parent.name}/{folder.name}" for folder in folders]
+
+
+def _row(name: str, about: Mapping[str, Any]) -> str:
+    """The name of a comparison's run without its seed; '' for any other run."""
+    ending = f"-seed-{about.get('experiment', {}).get('seeds', {}).get('seed')}"
+    return name.removesuffix(ending) if name.endswith(ending) else ""
 
 
 def _about(folder: Path) -> Mapping[str, Any]:

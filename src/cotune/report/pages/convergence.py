@@ -24,7 +24,7 @@ def convergence(runs: Sequence[Shown]) -> Page | None:
         columns |= series.columns(run, values)
     metric = Choice("metric", "Show", series.options(values))
     over = Choice("x", "Over", series.axes(runs))
-    band = BAND if len(runs) <= 2 else BAND / 2
+    band = BAND if len(runs) <= 2 else min(BAND / 2, BAND * 2 / len(runs))  # many of them lie on each other
     traces = [trace for run in runs for trace in _band(run, band)]
     traces.append(chance([f"{run.key}/{{metric}}/chance" for run in runs]))
     traces += [_curve(run) for run in runs]
