@@ -16,8 +16,8 @@ from words import BOS, EOS, VOCAB, network, words
 from cotune.backbone.builtin import VOCAB as BYTES
 from cotune.backbone.builtin import byte_tokenizer
 from cotune.core.errors import Code, CotuneError
+from cotune.task.best import TIE, first_best, tied
 from cotune.task.forms import Form, Masked, Paired, Question, Ranked, Written
-from cotune.task.forms.form import TIE, first_best, tied
 from cotune.task.forms.masked import TOO_LONG as NO_ROOM_BEHIND
 from cotune.task.forms.ranked import TOO_LONG
 from cotune.task.forms.written import written

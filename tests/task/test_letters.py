@@ -115,20 +115,20 @@ def test_only_the_last_tokens_logits_are_asked_for_and_a_model_that_makes_all_is
     assert seen == sorted({length - 1 for length in lengths})
 
 
-def test_a_tie_goes_to_the_first_option() -> None:
+def test_a_tie_goes_to_the_first_option_and_is_counted() -> None:
     batch = TASK.collate([TASK.encode(ROWS, words(), 160).examples[i] for i in (0, 1)], words())
     four = batch["letters"][0].tolist()
 
-    def guess(values: list[float]) -> list[float]:
+    def guess(values: list[float]) -> tuple[list[float], list[float]]:
         logits = torch.full((2, batch["input_ids"].shape[1], VOCAB), -9.0)
         logits[..., four] = torch.tensor(values)
-        found: list[float] = TASK.scores(lambda **_: SimpleNamespace(logits=logits), batch)["accuracy"].tolist()
-        return found
+        found = TASK.scores(lambda **_: SimpleNamespace(logits=logits), batch)
+        return found["accuracy"].tolist(), found["tied"].tolist()
 
-    assert guess([0.0, 0.0, 0.0, 0.0]) == [1.0, 0.0]
-    assert guess([0.0, 9e-6, 0.0, 0.0]) == [1.0, 0.0]
-    assert guess([0.0, 3e-5, 0.0, 0.0]) == [0.0, 1.0]
-    assert guess([float("nan"), 1.0, 0.0, 0.0]) == [0.0, 0.0]
+    assert guess([0.0, 0.0, 0.0, 0.0]) == ([1.0, 0.0], [1.0, 1.0])
+    assert guess([0.0, 9e-6, 0.0, 0.0]) == ([1.0, 0.0], [1.0, 1.0])
+    assert guess([0.0, 3e-5, 0.0, 0.0]) == ([0.0, 1.0], [0.0, 0.0])
+    assert guess([float("nan"), 1.0, 0.0, 0.0]) == ([0.0, 0.0], [0.0, 0.0])
 
 
 def test_the_loss_is_over_the_whole_vocabulary_and_carries_a_gradient() -> None:

@@ -14,13 +14,12 @@ from torch.nn import functional
 from cotune.core.contracts import Batch, Corpus, Encoded, Row
 from cotune.core.events import Say, silent
 from cotune.core.seeds import Seeds
+from cotune.task.best import right
 from cotune.task.divide import label_counts
 from cotune.task.labels import numbered
 from cotune.task.table import Table
 from cotune.task.tabular import Parsed, Tabular
 from cotune.task.tokens import encoded, padded
-
-_TIE = 1e-5  # logits nearer than this are equal, and the lower class number wins
 
 
 class Classify(Tabular):
@@ -90,10 +89,7 @@ class Classify(Tabular):
         """`loss` and `accuracy` (rows,), float32; the lower class wins a tie."""
         logits = self._logits(model, batch)
         loss = functional.cross_entropy(logits, batch["labels"], reduction="none")
-        best = logits >= logits.amax(dim=-1, keepdim=True) - _TIE
-        classes = torch.arange(logits.shape[-1], device=logits.device)
-        guess = torch.where(best, classes, logits.shape[-1]).amin(dim=-1)
-        return {"loss": loss, "accuracy": (guess == batch["labels"]).float()}
+        return {"loss": loss, "accuracy": right(logits, batch["labels"])}
 
     def _logits(self, model: Callable[..., Any], batch: Batch) -> Tensor:
         logits: Tensor = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits

@@ -14,13 +14,13 @@ from torch.nn import functional
 
 from cotune.core.contracts import Batch, Corpus, Encoded, Row, Task
 from cotune.core.errors import Code, CotuneError
+from cotune.task.best import right, tied
 from cotune.task.causal import rounded
 from cotune.task.tokens import opened, padded
 
 LETTERS = ("A", "B", "C", "D")
 ANSWER = "Answer:"  # how every prompt ends
 TOO_LONG = "longer than the model, or their own length, allows"
-_TIE = 1e-5  # logits nearer than this are equal, and the first option wins
 
 Read = Callable[[str], list[int]]
 
@@ -87,7 +87,7 @@ class Choice(Task):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Those of `told`."""
-        return ("loss", "accuracy", "letter_mass")
+        return ("loss", "accuracy", "letter_mass", "tied")
 
     @abstractmethod
     def prompt(self, row: Row, read: Read, limit: int) -> list[int] | None:
@@ -130,18 +130,15 @@ class Choice(Task):
         return functional.cross_entropy(last(model, batch), _gold(batch), reduction="none")
 
     def scores(self, model: Callable[..., Any], batch: Batch) -> dict[str, Tensor]:
-        """`loss`, `accuracy` among the four letters, and their probability `letter_mass`, (rows,) float32."""
+        """`loss`, `accuracy` among the four letters, their probability `letter_mass`, and two being `tied`, (rows,)."""
         return self.told(last(model, batch), batch)
 
     def told(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The scores of logits (rows, vocabulary) where the letter comes."""
         loss = functional.cross_entropy(logits, _gold(batch), reduction="none")
         four = logits.gather(1, batch["letters"])
-        best = four >= four.amax(1, keepdim=True) - _TIE
-        options = torch.arange(len(LETTERS), device=four.device)
-        guess = torch.where(best, options, len(LETTERS)).amin(1)
         mass = (four.logsumexp(1) - logits.logsumexp(1)).exp()
-        return {"loss": loss, "accuracy": (guess == batch["gold"]).float(), "letter_mass": mass}
+        return {"loss": loss, "accuracy": right(four, batch["gold"]), "letter_mass": mass, "tied": tied(four)}
 
 
 def asked(question: str, options: Sequence[str], mark: str = ")") -> str:

@@ -15,8 +15,8 @@ from cotune.core.events import Say, silent
 from cotune.core.part import kind_of
 from cotune.core.seeds import Seeds, derive
 from cotune.task.benchmark import Benchmark, choices, words
+from cotune.task.best import first_best
 from cotune.task.divide import held_back, subset
-from cotune.task.forms.form import first_best, tied
 from cotune.task.forms.written import written
 from cotune.task.letters import LETTERS, Choice, Read, asked
 from cotune.task.partition import Natural, Partition
@@ -102,8 +102,8 @@ class MMLU(Choice, Benchmark):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those of the letters, `generated` and `tied`; `answered` where answers are written."""
-        return (*super().metrics, "generated", "tied", *(() if self.scoring == LETTERED else ("answered",)))
+        """Those of the letters and `generated`; `answered` where answers are written."""
+        return (*super().metrics, "generated", *(() if self.scoring == LETTERED else ("answered",)))
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -166,14 +166,9 @@ class MMLU(Choice, Benchmark):
         return {**super().chance(corpus, vocabulary), "generated": 1 / vocabulary}
 
     def told(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Those of the four letters, `generated`, and whether the two best letters are `tied`."""
-        four = logits.gather(1, batch["letters"])
+        """Those of the four letters, and `generated`."""
         right = batch["letters"].gather(1, batch["gold"][:, None])[:, 0]
-        return {
-            **super().told(logits, batch),
-            "generated": (first_best(logits) == right).float(),
-            "tied": tied(four),
-        }
+        return {**super().told(logits, batch), "generated": (first_best(logits) == right).float()}
 
     def judged(
         self, model: Callable[..., Any], batch: Batch, examples: Sequence[Mapping[str, Any]], tokenizer: Any

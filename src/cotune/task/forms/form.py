@@ -1,4 +1,4 @@
-"""What every way of asking has: questions as token ids, a loss, scores; and how the best of several options is told."""
+"""What every way of asking has: questions as token ids, a loss, scores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from cotune.core.contracts import Batch, Encoded
-
-TIE = 1e-5  # options whose scores are nearer than this are equal, and the first one wins
+from cotune.task.best import right, tied
 
 
 @dataclass(frozen=True)
@@ -82,20 +80,3 @@ class Choosing(Form):
         numbers = self.numbers(model, batch)
         loss = functional.cross_entropy(numbers, batch["gold"], reduction="none")
         return {"loss": loss, "accuracy": right(numbers, batch["gold"]), "tied": tied(numbers)}
-
-
-def first_best(numbers: Tensor) -> Tensor:
-    """The number of the first option that is within 1e-5 of the best (rows,), of (rows, options)."""
-    places = torch.arange(numbers.shape[1], device=numbers.device)
-    return torch.where(numbers >= numbers.amax(1, keepdim=True) - TIE, places, numbers.shape[1]).amin(1)
-
-
-def right(numbers: Tensor, gold: Tensor) -> Tensor:
-    """1 where the first best option is the right one, else 0 (rows,), float32."""
-    return (first_best(numbers) == gold).float()
-
-
-def tied(numbers: Tensor) -> Tensor:
-    """1 where a second option is within 1e-5 of the best, else 0 (rows,), float32."""
-    best, second = numbers.topk(2, dim=1).values.unbind(1)
-    return (second >= best - TIE).float()

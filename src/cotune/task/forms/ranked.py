@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from cotune.core.contracts import Batch, Encoded
+from cotune.task.best import right, tied
 from cotune.task.causal import collated, sums
-from cotune.task.forms.form import Choosing, Question, right, tied
+from cotune.task.forms.form import Choosing, Question
 from cotune.task.tokens import opened
 
 TOO_LONG = "with an option longer than the model, or max_tokens, allows"

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from cotune.core.contracts import Batch, Encoded
+from cotune.task.best import first_best
 from cotune.task.causal import collated, sums
-from cotune.task.forms.form import Form, Question, first_best
+from cotune.task.forms.form import Form, Question
 from cotune.task.forms.ranked import shared
 from cotune.task.letters import last
 from cotune.task.squad import exact, f1
