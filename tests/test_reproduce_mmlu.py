@@ -11,19 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from published import mmlu, on_disk
 
 from cotune import experiment as experiments
 from cotune.backbone import Backbone
 from cotune.cli.options import REPRODUCED
 from cotune.cli.show import view
+from cotune.core.contracts import ClientInfo
 from cotune.core.seeds import Seeds
 from cotune.experiment import Experiment
 from cotune.federation import Federation
 from cotune.reproduce import REPRODUCTIONS, Laptop, beside, mmlu_told, paper
 from cotune.reproduce.domains import Domains
 from cotune.reproduce.mmlu import TWIN, FedNLMMLU, Size, ground, question
-from cotune.reproduce.mmlu_told import FEDAVG, FEDNL, LOCAL, UNTRAINED, over_domains, said
+from cotune.reproduce.mmlu_told import FEDAVG, FEDNL, LOCAL, UNTRAINED, one_letter, over_domains, said
 from cotune.reproduce.page import Titled
 from cotune.reproduce.rates import FEW
 from cotune.reproduce.reproduction import Found
@@ -194,24 +197,62 @@ def test_the_average_over_domains_weighs_them_alike_and_its_interval_is_that_of_
     assert over_domains(strata, "a") == pytest.approx([0.4, 0.4 - half, 0.4 + half])
 
 
-def spoken(values: Mapping[str, tuple[float, float]], seen: bool, detectable: float = 0.05) -> list[str]:
+def spoken(
+    values: Mapping[str, tuple[float, float]],
+    *,
+    seen: bool,
+    detectable: float = 0.05,
+    letters: str = "",
+    gains: tuple[float, ...] = (-0.2,),
+) -> list[str]:
     rows = [{"label": label, "low": low, "high": high} for label, (low, high) in values.items()]
-    pair = {"ours": FEDAVG, "theirs": FEDNL, "gain": -0.2, "low": -0.3, "high": -0.1, "by_seed": [-0.2], "seen": seen}
+    pair = {"ours": FEDAVG, "theirs": FEDNL, "gain": -0.2, "low": -0.3, "high": -0.1, "by_seed": gains, "seen": seen}
     told = {"chance": 0.25, "rows": rows, "pairs": [{**pair, "detectable": detectable}], "n": [40, 40]}
-    return said({**told, "different_rows": 61})
+    models = {label: {"one_letter": [letters, letters]} for label in values}
+    return said({**told, "models": models, "different_rows": 61})
 
 
 def test_what_the_intervals_say_is_said_either_way() -> None:
     chance, apart, visible = spoken({FEDAVG: (0.2, 0.3), FEDNL: (0.1, 0.26)}, seen=False)
     assert chance == "Chance (25 %) is within the 95 % interval of 2 of 2 rows: no row is told from guessing."
     assert apart.startswith("None of the 1 pairs of rows is told apart")
-    assert visible.startswith(
-        f"With 40 questions a seed, 61 different ones, a difference from {FEDAVG} had to be 5.0 to"
+    two = round(100 * 2.8016 * math.sqrt(2 * 0.25 * 0.75 / 61))
+    assert visible == (
+        f"With 40 questions a seed, 61 different ones, two rows that guess independently had to be {two} points apart "
+        "to be told apart four times in five, before Holm's correction; by how these rows differ from lora-fedavg, "
+        "5.0 points."
     )
     chance, apart, _ = spoken({FEDAVG: (0.3, 0.4), FEDNL: (0.1, 0.2)}, seen=True)
     assert chance.endswith(f"0 of 2 rows; above it: {FEDAVG}; below it: {FEDNL}.")
     assert apart.endswith(f"Told from {FEDAVG}, in points: {FEDNL} +20.0 [+10.0, +30.0].")
-    assert spoken({FEDAVG: (0.3, 0.4)}, seen=False, detectable=0.0)[2].startswith("No row answers any of the 40")
+    assert "of 1 pairs of rows are told apart over test rows (interval off zero, Holm p at most .05). Told" in apart
+    assert (
+        ".05), and 1 over seeds, uncorrected. Told"
+        in spoken({FEDAVG: (0, 1), FEDNL: (0, 1)}, seen=True, gains=(-0.2, -0.21))[1]
+    )
+    assert (
+        ".05), and 0 over seeds, uncorrected. Told"
+        in spoken({FEDAVG: (0, 1), FEDNL: (0, 1)}, seen=True, gains=(-0.2, 0.1))[1]
+    )
+    _, constant, _, visible = spoken({FEDAVG: (0.3, 0.4)}, seen=False, detectable=0.0, letters="C")
+    assert constant == (
+        "1 of 1 rows give one letter to all questions of a seed, or to all but one in twenty, and score how often it "
+        f"is right: {FEDAVG} C."
+    )
+    assert visible.endswith("; 1 of 1 rows score every question as lora-fedavg does.")
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 3), st.sets(st.integers(0, 59), max_size=5))
+def test_a_model_that_gives_one_letter_to_nearly_all_is_found_and_no_other(
+    right: list[int], letter: int, turned: set[int]
+) -> None:
+    scores = [float(one == letter) for one in right]
+    for place in turned & set(range(len(right))):
+        scores[place] = 1.0 - scores[place]
+    off = {i: sum((one == i) != bool(score) for one, score in zip(right, scores, strict=True)) for i in range(4)}
+    found = one_letter(scores, right)
+    assert bool(found) == (min(off.values()) <= len(right) / 20)
+    assert not found or off["ABCD".index(found)] == min(off.values())
 
 
 def test_the_papers_table_stands_with_wilsons_intervals_and_its_lead_with_one_of_two_shares() -> None:
@@ -269,3 +310,48 @@ def test_numbers_that_train_on_the_published_model_are_those_of_the_arithmetic()
     found = mmlu_told.published_numbers(paper.expected("fednl"))
     assert found["FedNL"] == {"rules": 28_672, "theta": 28_672 + 5_963_776}
     assert found["FedAvg, all linear layers"] == {"rules": 0, "theta": 36_929_536}
+
+
+def committed() -> Any:
+    return json.loads((RESULTS / "mmlu-laptop.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("which", "size"), [("mmlu", FedNLMMLU.real), ("synthetic", FedNLMMLU.twin)])
+def test_committed_results_are_of_the_experiments_that_the_command_carries_out(which: str, size: Size) -> None:
+    found = committed()[which]
+    rates = {row["label"]: row["lr"] for row in found["rows"] if row["label"] != UNTRAINED}
+    assert list(rates) == list(size.rows)
+    assert all(rates[label] == one["chosen"] for label, one in found["search"].items())
+    assert set(found["search"]) == (set(size.rows) if size.every_row else {FEDAVG})
+    asked = question(size, min(FedNLMMLU.seeds, size.seeds), rates)
+    clients = [ClientInfo(name, 1, 1) for name in asked_of(which)]
+    assert found["seeds"] == asked.numbers
+    assert found["hashes"] == {
+        label: [asked.experiment(label, method, seed, clients).hash for seed in asked.numbers]
+        for label, method in asked.rows.items()
+    }
+
+
+def asked_of(which: str) -> list[str]:
+    return [*DOMAINS] if which == "mmlu" else [f"domain-{i}" for i in range(5)]
+
+
+def test_the_readme_says_what_the_committed_intervals_say_word_for_word() -> None:
+    page = (RESULTS / "mmlu-laptop.md").read_text("utf-8")
+    readme = " ".join((RESULTS.parent / "README.md").read_text("utf-8").split())
+    for which in ("mmlu", "synthetic"):
+        found = committed()[which]
+        assert found["said"] == said(found)
+        for sentence in found["said"]:
+            assert sentence in page
+            assert sentence in readme
+
+
+def test_the_committed_page_is_made_of_the_committed_numbers() -> None:
+    page = (RESULTS / "mmlu-laptop.md").read_text("utf-8")
+    for which in ("mmlu", "synthetic"):
+        found = committed()[which]
+        for row in found["rows"]:
+            ends = (100 * row[name] for name in ("value", "low", "high"))
+            assert "{:.1f} [{:.1f}, {:.1f}]".format(*ends) in page
+        assert all(" ".join(hashes) in page for hashes in found["hashes"].values())

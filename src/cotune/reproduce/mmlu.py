@@ -50,6 +50,7 @@ class Size(BaseModel):
         sweep: learning rates to choose from on a spare seed.
         every_row: whether each row searches for its own; else `lora-fedavg` does, and all rows take its rate.
         own: row -> fields of its recipe that are not the recipe's.
+        seeds: how many at most: runs of the larger model cost most of the time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +70,7 @@ class Size(BaseModel):
     sweep: tuple[float, ...] = (5e-5, 3e-4, 1e-3)
     every_row: bool = False
     own: Mapping[str, Mapping[str, Any]] = {"fedssi": {"surrogate_steps": 2}, "fedala": {"first": 4}}
+    seeds: int = 1
 
 
 TWIN = Size(
@@ -87,6 +89,7 @@ TWIN = Size(
     sweep=(4e-3, 1e-2),
     every_row=True,
     own={},
+    seeds=3,
 )
 
 
@@ -145,11 +148,12 @@ class FedNLMMLU(Reproduction):
         return page(self.name, real, twin).written(f"{self.name}-laptop")
 
     def _answered(self, size: Size, setting: Laptop) -> Answered:
-        first = question(size, setting.seeds, dict.fromkeys(size.rows, size.sweep[0]))
+        seeds = min(setting.seeds, size.seeds)
+        first = question(size, seeds, dict.fromkeys(size.rows, size.sweep[0]))
         out = setting.out / f"{size.name}-{SEARCHED}"
         searching = size.rows if size.every_row else (FEDAVG,)
         search = searched(first, searching, size.sweep, out, jobs=setting.jobs, say=setting.say)
-        asked = question(size, setting.seeds, {label: _rate(search, label) for label in size.rows})
+        asked = question(size, seeds, {label: _rate(search, label) for label in size.rows})
         found: Comparison = comparison.answer(asked, setting.out, watch=setting.watch, jobs=setting.jobs)
         return Answered(found, search, size.synthetic)
 

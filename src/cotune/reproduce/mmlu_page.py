@@ -65,11 +65,12 @@ def _about(one: Answered, told: Json) -> str:
     left = next(row["untaken"] for row in told["rows"])
     longest = experiment["task"]["max_tokens"]
     every = len(told["search"]) > 1
+    again = f"; seeds {', '.join(map(str, told['seeds']))} divide anew" if len(told["seeds"]) > 1 else ""
     chosen = (
         "Each row takes the best of the rates below" if every else f"All rows take the rate that is best for {FEDAVG}"
     )
     what = (
-        f"**Synthetic** questions with four options ({experiment['task']['data']}), whose answers are facts of five "
+        f"**Synthetic** questions with four options ({experiment['task']['data']}), whose answers are facts of their "
         f"domains to be learned by heart; who knows them all scores {100 * data['optimum_accuracy']:g} %"
         if one.synthetic
         else f"**Real** questions: {data['used']} of MMLU's development questions, five or fewer of each of 57 "
@@ -77,8 +78,8 @@ def _about(one: Answered, told: Json) -> str:
         "so nothing here compares with a leaderboard"
     )
     return (
-        f"{what}. The five domains are the clients; questions to train on and held back, seed {told['seeds'][0]}: "
-        f"{sizes}. The rest is the test, which no client has; seeds {', '.join(map(str, told['seeds']))} divide anew. "
+        f"{what}. Each domain is a client; questions to train on and held back, seed {told['seeds'][0]}: "
+        f"{sizes}. The rest is the test, which no client has{again}. "
         f"{ref} in {dtype}, {_count(left, 'test question')} of all seeds of more than {longest} tokens left out. "
         f"{chosen} by the loss on held-back questions, on a spare seed. {UNTRAINED} is the model as it comes: "
         f"{FEDAVG} at rate 0."
@@ -97,9 +98,9 @@ def _shown(one: Answered, told: Json, title: str) -> list[str | Titled]:
         for claim, ours, theirs in _CLAIMS
         if {ours, theirs} <= {row["label"] for row in table["rows"]}
     ]
-    gap = beside.ahead(paper.expected(SOURCE))
+    lead = [] if one.synthetic else [beside.ahead(paper.expected(SOURCE))]
     return [
-        " ".join(told["said"]) + f" {gap}",
+        " ".join([*told["said"], *lead]),
         *claims,
         accuracies(told, title),
         _differences(told, title),
@@ -142,7 +143,7 @@ def _differences(told: Json, title: str) -> Titled:
         gain, holm, seeds = tables.gain_cells(pair)
         apart = pair["discordant"]
         test = f"{apart['ours']}:{apart['theirs']}, p {apart['p']:.2g}" if apart else "–"
-        each = " ".join(f"{100 * value:+.1f}" for value in pair["by_seed"])
+        each = " ".join(f"{100 * value + 0.0:+.1f}" for value in pair["by_seed"])
         visible = f"{100 * pair['detectable']:.1f}" if pair["detectable"] else "–"
         rows.append([row["label"], gain, holm, test, each, seeds, visible, "yes" if pair["seen"] else "no"])
     columns = ("row", "gain", "Holm p", "McNemar", "by seed", "over seeds", "could see", "seen")
@@ -161,11 +162,13 @@ def _models(told: Json, title: str) -> Titled:
         own = _share(*model["own"]) if model["own"] else "–"
         tied = f"{100 * model['tied']:.1f}" if "tied" in model else "–"
         drop = "–" if drops[label] is None else f"{drops[label]:+.1f}"
-        rows.append([label, model["evaluated"], own, model["own_n"], drop, tied])
-    columns = ("row", "scored on the test", "own rows %", "n", "drop", "tied %")
+        always = " ".join(letter or "–" for letter in model["one_letter"])
+        rows.append([label, model["evaluated"], always, own, model["own_n"], drop, tied])
+    columns = ("row", "scored on the test", "one letter", "own rows %", "n", "drop", "tied %")
     caption = (
-        f"{title}: the model behind each row; own rows: what clients hold back, each answered by the model that its "
-        "client would use, all seeds together, with Wilson's interval; drop: points lost there by aggregation, the "
+        f"{title}: the model behind each row; one letter: by seed, its answer to all questions but one in twenty; own "
+        "rows: what clients hold back, each answered by the model that its client would use, all seeds together, with "
+        "Wilson's interval; drop: points lost there by aggregation, the "
         "client's own model before it less the one after; tied: test rows whose two best letters are equal, where the "
         "first wins"
     )
@@ -191,7 +194,8 @@ def _bytes(told: Json, sizes: Mapping[str, Mapping[str, int]]) -> Titled:
             rows.append([f"paper: {name}, Qwen2.5-1.5B, rules alone", rules, rules, rules, rules, "–"])
     caption = (
         "Bytes of a client in a round, float32, without framing, in both configurations: factors and rules travel "
-        "(Algorithm 1; share = theta), or rules alone (what the paper's bytes count; share = memory)"
+        "(Algorithm 1; share = theta), or rules alone (share = memory); what the paper's 0.26 MB "
+        "and 22.5 MB count is in README.md"
     )
     columns = ("row", "up", "of it rules", "down", "of it rules", "framing up")
     return Titled(caption, Table(columns, rows))
