@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
-from torch import Tensor
 
-from cotune.core.contracts import Batch, Corpus, Encoded, Row, Task
+from cotune.core.contracts import Corpus, Encoded, Row
 from cotune.core.events import Say, silent
 from cotune.core.seeds import Purpose, Seeds, derive
+from cotune.task.asked import Formed
 from cotune.task.drawn import drawn, many
 from cotune.task.forms import Contained, Question
 from cotune.task.letters import TOO_LONG, Read
@@ -26,7 +26,7 @@ Name = Literal["single-1", "single-2", "single-3", "multikey-1", "multikey-2", "
 _BANDS = 4  # of depth, in which rows are counted together
 
 
-class Ruler(Task):
+class Ruler(Formed):
     """Needles in the structure of RULER (Hsieh et al. 2024): values in haystacks, written down; a task is one client.
 
     As there: the eight tasks; keys of words or UUIDs, values of seven digits or version-4 UUIDs; haystacks of `noise`
@@ -54,9 +54,6 @@ class Ruler(Task):
 
     kind: ClassVar[str] = "ruler"
     version: ClassVar[int] = 1
-    head: ClassVar[str] = "causal"
-    metrics: ClassVar[tuple[str, ...]] = Contained.metrics
-    rowwise: ClassVar[bool] = False  # at most one example of a row; `sources` says of which
 
     clients: Annotated[tuple[Name, ...], BeforeValidator(many), Field(min_length=1)] = (
         "single-1",
@@ -151,24 +148,6 @@ class Ruler(Task):
         units = hay(sought, row["seed"], hidden, row["filler"])
         found = fitted(make, units, read, row["length"] - self.answer_tokens)
         return Question(found[0], hidden.values) if found else None
-
-    def collate(self, examples: Sequence[Mapping[str, Any]], tokenizer: Any) -> Batch:
-        """Examples as one padded batch."""
-        return self.way.collate(examples, tokenizer)
-
-    def losses(self, model: Callable[..., Any], batch: Batch) -> Tensor:
-        """The mean over the answer's tokens of −log p (rows,), float32."""
-        return self.way.losses(model, batch)
-
-    def scores(self, model: Callable[..., Any], batch: Batch) -> dict[str, Tensor]:
-        """`loss` alone: what a model writes is read with its tokenizer, by `judged`."""
-        return self.way.scores(model, batch)
-
-    def judged(
-        self, model: Callable[..., Any], batch: Batch, examples: Sequence[Mapping[str, Any]], tokenizer: Any
-    ) -> dict[str, Tensor]:
-        """`loss`, the share of values that the answer contains as `accuracy`, and `cut_short`, (rows,) float32."""
-        return self.way.judged(model, batch, examples, tokenizer)
 
 
 def _content(row: Row) -> tuple[str, object]:
