@@ -88,7 +88,12 @@ class Plan:
     @property
     def clients(self) -> list[ClientInfo]:
         """Every client, with how many rows it trains on and holds back."""
-        return [ClientInfo(name, len(rows.train), len(rows.held)) for name, rows in sorted(self.corpus.clients.items())]
+        return [self.info(client) for client in sorted(self.corpus.clients)]
+
+    def info(self, client: str) -> ClientInfo:
+        """A client, with how many rows it trains on and holds back."""
+        rows = self.corpus.clients[client]
+        return ClientInfo(client, len(rows.train), len(rows.held))
 
     @property
     def test_rows(self) -> int:
@@ -199,13 +204,12 @@ class Setup(Plan):
     def _encode(self, rows: Sequence[Row]) -> Encoded:
         return self.task.encode(rows, self.backbone.tokenizer, self.backbone.limit)
 
-    @property
-    def clients(self) -> list[ClientInfo]:
-        """Every client, with how many examples it trains on and holds back."""
+    def info(self, client: str) -> ClientInfo:
+        """A client, with how many examples it trains on and holds back."""
         if self.task.rowwise:
-            return super().clients
-        both = {name: self.encoded(name) for name in sorted(self.corpus.clients)}
-        return [ClientInfo(name, len(train.examples), len(held.examples)) for name, (train, held) in both.items()]
+            return super().info(client)
+        train, held = self.encoded(client)
+        return ClientInfo(client, len(train.examples), len(held.examples))
 
     def check_rows(self) -> None:
         """Raise E_DATA when there are rows to train on, and every one of them was dropped."""

@@ -17,6 +17,7 @@ from cotune.engine.seat import Seat, differing, facts
 from cotune.engine.service import seated
 from cotune.engine.site import Site, scored
 from cotune.link import Roster
+from cotune.resolve import load
 from cotune.setup import Setup
 
 CLIENTS = ("bern", "chur", "genf")
@@ -170,3 +171,14 @@ def test_a_seat_answers_for_its_own_clients_alone(tmp_path: Path) -> None:
     answer = seat.step("bern", b"", Roster())
     assert isinstance(answer, CotuneError)
     assert answer.code is Code.RUN
+
+
+def test_a_seat_encodes_the_rows_of_the_clients_it_is_asked_about_and_of_nobody_else(tmp_path: Path) -> None:
+    model, data = "random:llama?layers=1&hidden=16&heads=2", "text:synth:prose?clients=3&rows=24"
+    one = load("lora-fedavg", backbone=model, task=data)  # where what a row comes to is known once it is encoded
+    setup = one.blueprint().build()
+    seat = Seat(setup, tmp_path)
+    assert setup._known == {}
+    seat.step("nobody", b"", Roster())
+    assert setup._known == {}
+    assert set(Seat(setup, tmp_path, {min(setup.corpus.clients)}).who()["clients"]) == {*setup._known}

@@ -49,20 +49,20 @@ class Seat:
         """
         self.setup = setup
         self._folder = folder
-        self._infos = [info for info in setup.clients if own is None or info.id in own]
+        self._own = frozenset(setup.corpus.clients if own is None else own)
         self._clients: dict[str, Client] = {}
 
     def who(self) -> dict[str, Any]:
         """The run, the clients with their counts of rows, and what all processes must have in common."""
         return {
             "run": self.setup.run,
-            "clients": {info.id: [info.rows, info.held] for info in self._infos},
+            "clients": {info.id: [info.rows, info.held] for info in map(self.setup.info, sorted(self._own))},
             "facts": common(self.setup),
         }
 
     def step(self, name: str, message: bytes, roster: Roster | None = None) -> bytes | CotuneError:
         """A client's answer to one message."""
-        if all(info.id != name for info in self._infos):
+        if name not in self._own:
             return CotuneError(Code.RUN, "no such client here", where=f"client {name}")
         self._among(roster or Roster())
         if name not in self._clients:

@@ -213,7 +213,7 @@ class FlowerEngine:
                 under_way[number] = Asked(who, node, online[node])
         pause, looked = SOON, time.monotonic()
         while under_way and time.monotonic() < ends:
-            replies = [reply for reply in self._grid.pull_messages([*under_way]) if reply.metadata]
+            replies = [*self._grid.pull_messages([*under_way])]
             while replies:
                 reply = replies.pop()
                 asked = under_way.pop(reply.metadata.reply_to_message_id, None)

@@ -141,10 +141,6 @@ class Loopback(Host):
         env = environment(home / "home", f"{self.folder}/worker-{node}")
         self._workers[node] = Program(f"worker {node}", command, home / "worker.log", env)
 
-    def kill_worker(self, node: int) -> None:
-        """End the worker beside a SuperNode at once."""
-        self._workers.pop(node).kill()
-
     def online(self) -> int:
         """How many SuperNodes the SuperLink believes to be there; it notices a dead one after up to a minute."""
         return sum(node.online() for node in self.control.nodes().values())
