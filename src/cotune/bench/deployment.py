@@ -49,6 +49,9 @@ class Deployment(Benchmark):
 
     def figures(self) -> Iterator[Figure]:
         """A round with workers against one without, and against the same with a model of nothing."""
+        from cotune.flower.programs import check_installed
+
+        check_installed()
         model = f"random:llama?layers={self.layers}&hidden={self.hidden}&heads=8&intermediate={self.intermediate}"
         with tempfile.TemporaryDirectory(prefix="cotune-") as folder:
             warm = self._seconds(Path(folder) / "warm", model, workers=True)

@@ -159,13 +159,15 @@ def members(tags: Sequence[str]) -> list[psutil.Process]:
 def end_families(tags: Sequence[str], grace: float = GRACE) -> None:
     """Ask every process of these families to end, and end those that have not after `grace` seconds."""
     with undisturbed():
+        seen = {*members(tags)}  # one that is ending loses its environment, and so its tag, a moment before it is gone
         if grace:
-            _signal(members(tags), signal.SIGTERM)
+            _signal([*seen], signal.SIGTERM)
             deadline = time.monotonic() + grace
             while time.monotonic() < deadline and any(_runs(process) for process in members(tags)):
                 time.sleep(0.1)
         for _ in range(50):  # what is being started at this moment appears a moment later
-            left = [process for process in members(tags) if _runs(process)]
+            seen.update(members(tags))
+            left = [process for process in seen if _runs(process)]
             if not left:
                 return
             _signal(left, signal.SIGKILL)
